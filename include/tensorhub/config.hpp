@@ -38,7 +38,7 @@ inline constexpr std::size_t worker_requests_in_flight = 64;  ///< unanswered re
 /// Of these, questions of its callers: the others are for reports, which must never have to wait.
 inline constexpr std::size_t worker_questions = 32;
 inline constexpr std::size_t open_calls = 32;  ///< calls of one worker that its replica has not completed
-/// The longest one: workers beat so often, whatever a server says.
+/// Workers beat at least this often, even if a server asks for a longer interval.
 inline constexpr std::chrono::milliseconds heartbeat_interval{60'000};
 
 // Defaults for the amount that one reference server stores (service/catalog/bounds.hpp).

@@ -129,7 +129,10 @@ class prometheus_exporter {
     for (const auto& [name, value] : labels) about.push_back({name, value});
     watched_->add(&object, [&object, about = std::move(about)](prometheus_detail::page& out) {
       prometheus_detail::write(out, object.statistics(), about);
-      if constexpr (requires { object.stage_statistics(); })
+      if constexpr (requires {
+                      object.stage_statistics();
+                      object.mode();
+                    })
         if (object.mode() != decltype(object.mode())::in_place)
           prometheus_detail::write(out, object.stage_statistics(), about);
     });

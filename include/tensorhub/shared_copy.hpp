@@ -61,6 +61,7 @@ class any_shared_copy : private any_subscriber {
   using any_subscriber::describe_model;
   using any_subscriber::held_version;
   using any_subscriber::list;
+  using any_subscriber::mode;
   using any_subscriber::newer;
   using any_subscriber::offloaded_bytes;
   using any_subscriber::pin;

@@ -86,6 +86,7 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
   }
   nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
                    std::optional<std::vector<std::string>> changed) {
+    const auto owner = worker();  // before the driver is asked: it may belong to a parent process
     check_tensors();
     const auto marks = order_.before(tensors, stream);
     return told(call([&](auto& worker) {
@@ -95,6 +96,7 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
     }));
   }
   nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout, nb::handle stream) {
+    const auto owner = worker();  // before the driver is asked: it may belong to a parent process
     check_tensors();
     const auto marks = order_.before(tensors, stream);
     return told(call([&](auto& worker) {

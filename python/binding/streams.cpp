@@ -55,13 +55,32 @@ bool follows_from_device(const void* stream) {
   return reinterpret_cast<std::uintptr_t>(stream) <= 2;
 }
 
-std::vector<device_stream> given_on_devices_of(std::span<const kept_tensor> tensors, void* stream) {
+/// The device that a stream of torch or CuPy names; negative: it names none.
+int device_named_by(nb::handle stream) {
+  int ordinal = -1;
+  if (nb::hasattr(stream, "device") && nb::hasattr(stream.attr("device"), "index"))
+    static_cast<void>(nb::try_cast(stream.attr("device").attr("index"), ordinal));
+  else if (nb::hasattr(stream, "device_id"))
+    static_cast<void>(nb::try_cast(stream.attr("device_id"), ordinal));
+  return ordinal;
+}
+
+/// A default stream on the devices of all tensors, on the one that it names, and for tensors of the host on
+/// that of the calling thread.
+std::vector<device_stream> given_on_devices_of(std::span<const kept_tensor> tensors, nb::handle stream) {
+  void* const handle = given_stream(stream);
+  if (!follows_from_device(handle)) return {{handle, nullptr}};
   std::vector<device_stream> out;
-  if (follows_from_device(stream)) {
-    for (const kept_tensor& each : tensors)
-      if (each.place().on_device && each.place().data != nullptr) out.push_back({stream, each.place().data});
+  bool has_host_memory = false;
+  for (const kept_tensor& each : tensors) {
+    if (each.place().data == nullptr) continue;
+    has_host_memory = has_host_memory || !each.place().on_device;
+    if (each.place().on_device) out.push_back({handle, each.place().data});
   }
-  if (out.empty()) out.push_back({stream, nullptr});
+  if (const int named = device_named_by(stream); named >= 0)
+    out.push_back({handle, nullptr, named});
+  else if (has_host_memory)
+    out.push_back({handle, nullptr});
   return out;
 }
 
@@ -70,7 +89,10 @@ std::vector<device_stream> given_on_devices_of(std::span<const kept_tensor> tens
 std::unique_ptr<stream_marks> stream_order::before(std::span<const kept_tensor> tensors,
                                                    nb::handle stream) const {
   const auto streams = streams_before(tensors, stream);
-  return streams.empty() ? nullptr : mark_(streams);
+  if (streams.empty()) return nullptr;
+  const waiting_calls::entry counted;
+  const nb::gil_scoped_release python_goes_on;  // the driver may wait
+  return mark_(streams);
 }
 
 std::vector<device_stream> stream_order::streams_before(std::span<const kept_tensor> tensors,
@@ -81,7 +103,7 @@ std::vector<device_stream> stream_order::streams_before(std::span<const kept_ten
       throw error(errc::invalid_argument, "a stream was given to a worker of host memory: leave it out");
     return {};
   }
-  if (!stream.is_none()) return given_on_devices_of(tensors, given_stream(stream));
+  if (!stream.is_none()) return given_on_devices_of(tensors, stream);
   std::vector<device_stream> out;
   std::vector<nb::object> seen;  // devices of torch; None: its current one
   for (const kept_tensor& each : tensors) {

@@ -230,6 +230,7 @@ class subscriber {
   }
   nb::dict install(double timeout, bool retry, nb::handle stream) {
     check_tensors();
+    const auto whole = worker_.use();
     const auto marks = order_.before(tensors_, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) { return worker.install(left); };

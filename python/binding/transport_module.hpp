@@ -48,6 +48,7 @@ struct transport_options {
 struct device_stream {
   void* handle = nullptr;  ///< CUstream
   const void* memory = nullptr;
+  int device = -1;  ///< the ordinal, where the stream names it
 };
 
 /// What some streams held when it was made, in the thread that made it.
@@ -87,15 +88,13 @@ class cuda_marks final : public stream_marks {
     const tensorhub::cuda_functions& cuda = tensorhub::cuda_driver::functions();
     std::set<std::pair<int, void*>> seen;
     for (const device_stream& each : streams) {
-      if (each.memory == nullptr) {
+      if (each.memory == nullptr && each.device < 0) {
         marks_.emplace_back(static_cast<CUstream>(each.handle));
         continue;
       }
-      tensorhub::detail::cuda_pointer found;
-      tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, each.memory, found),
-                                    "cuPointerGetAttributes", "the driver does not say what an address is");
-      if (!found.known() || !seen.emplace(found.device, each.handle).second) continue;
-      auto& device = tensorhub::cuda_device<tensorhub::cuda_driver>::at(found.device);
+      const int ordinal = each.device >= 0 ? each.device : device_of(cuda, each.memory);
+      if (ordinal < 0 || !seen.emplace(ordinal, each.handle).second) continue;
+      auto& device = tensorhub::cuda_device<tensorhub::cuda_driver>::at(ordinal);
       const tensorhub::detail::cuda_scope scope{cuda, device.context()};
       marks_.emplace_back(static_cast<CUstream>(each.handle));
     }
@@ -107,6 +106,14 @@ class cuda_marks final : public stream_marks {
   }
 
  private:
+  /// Negative: of none.
+  [[nodiscard]] static int device_of(const tensorhub::cuda_functions& cuda, const void* memory) {
+    tensorhub::detail::cuda_pointer found;
+    tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, memory, found),
+                                  "cuPointerGetAttributes", "the driver does not say what an address is");
+    return found.known() ? found.device : -1;
+  }
+
   std::vector<tensorhub::cuda_memory::mark_type> marks_;
 };
 inline constexpr streams_marker module_mark =

@@ -190,7 +190,7 @@ class _Member(Closable):
 
     @property
     def offloaded_bytes(self) -> int:
-        """Host memory in which this process keeps retained versions for others."""
+        """Host memory in which this object keeps retained versions for others."""
         return self._inner.offloaded_bytes
 
     def models(self, model: str = "", timeout: float = _core.join_timeout) -> list[Model]:

@@ -232,6 +232,33 @@ def test_a_given_stream_is_waited_for_wherever_the_tensors_are(
 
 
 @needs_cuda
+def test_a_default_stream_may_name_its_device(driver: ctypes.CDLL, workers: Callable[..., Any]) -> None:
+    trainer, _ = workers(numbers(), numbers())
+    of_torch = SimpleNamespace(cuda_stream=0, device=SimpleNamespace(type="cuda", index=1))
+    held_back(driver, driver.fake_default_stream(1, 0), lambda: trainer.publish(1, stream=of_torch))
+    trainer.unpublish()
+    of_cupy = SimpleNamespace(ptr=0, device_id=1)
+    held_back(driver, driver.fake_default_stream(1, 0), lambda: trainer.publish(2, stream=of_cupy))
+
+
+@needs_cuda
+def test_a_worker_that_leaves_waits_for_no_stream(driver: ctypes.CDLL, workers: Callable[..., Any]) -> None:
+    stream = driver.fake_stream(0)
+    number = driver.fake_last_stream()
+    trainer, _ = workers(DeviceArray(driver, numbers()), DeviceArray(driver, numbers()))
+    driver.fake_hold(number)
+    try:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            calling = pool.submit(trainer.publish, 1, timeout=60, stream=stream)
+            with pytest.raises(concurrent.futures.TimeoutError):
+                calling.result(timeout=0.2)
+            trainer.leave(1)
+            assert isinstance(calling.exception(timeout=20), th.Cancelled)
+    finally:
+        driver.fake_hold(0)
+
+
+@needs_cuda
 def test_an_array_names_its_stream(driver: ctypes.CDLL, workers: Callable[..., Any]) -> None:
     source = DeviceArray(driver, numbers())
     source.stream = driver.fake_stream(0)

@@ -343,19 +343,24 @@ TEST_CASE("cuda lane: if the driver has no memory to say when its work has ended
   memory space;
   const auto one = space.allocate(5000);
   const auto given = noise(5000, 7);
+  here.driver.set.refuse_events = true;
+  { const auto idle = device::at(0).open_lane(); }
+  CHECK(here.driver.now().streams == here.before.streams);
   {
     const auto lane = device::at(0).open_lane();
     here.driver.set.held = true;
-    CHECK(lane->copy(one.data(), given.data(), 5000) == 1);
-    here.driver.set.refuse_events = true;
+    static_cast<void>(lane->copy(one.data(), given.data(), 5000));  // it is queued, and has no event
+    CHECK_FALSE(lane->trouble().empty());
   }
   here.driver.set.refuse_events = false;
   CHECK(here.driver.now().streams == here.before.streams + 1);  // it is still there, and so is its ring
   here.driver.set.held = false;
-  while (here.driver.bytes_of(one.data(), 5000) != given) std::this_thread::yield();
+  for (int tries = 0; tries < 10'000 && here.driver.bytes_of(one.data(), 5000) != given; ++tries)
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  CHECK(here.driver.bytes_of(one.data(), 5000) == given);
   here.before.streams = here.driver.now().streams;
   here.before.events = here.driver.now().events;
-  here.before.blocks = here.driver.now().blocks - 1;  // `space` goes
+  here.before.blocks = here.driver.now().blocks - 1;  // `one` goes
 }
 
 TEST_CASE("cuda lane: its end waits for its work, and writes no digest any more") {

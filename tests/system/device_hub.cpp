@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <span>
 #include <tensorhub/server.hpp>
 #include <tensorhub/testing/fake_device.hpp>
@@ -221,6 +222,24 @@ TEST_CASE("device hub: a report's path says that the bytes took a detour, and wh
   CHECK(memory.holds(1));
   REQUIRE(staging.statistics().received.size() == 1);
   CHECK(staging.statistics().received.front().path == "same_host");
+}
+
+TEST_CASE("device hub: interrupt and leave end a call that waits for a stream") {
+  const memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  const std::atomic<bool> never{false};
+  const auto publish = [&] {
+    return code_of([&] { trainer.worker.publish(1, fake_device_memory::stream_type{&never}, 60s); });
+  };
+  const auto ended_by = [&](auto&& end) {
+    auto call = std::async(std::launch::async, publish);
+    CHECK(call.wait_for(200ms) == std::future_status::timeout);
+    end();
+    return call.get();
+  };
+  CHECK(ended_by([&] { trainer.worker.interrupt(); }) == errc::cancelled);
+  CHECK(ended_by([&] { trainer.worker.leave(1s); }) == errc::cancelled);
+  CHECK(publish() == errc::invalid_argument);
 }
 
 TEST_CASE("device hub: publish and update come after what the stream holds") {

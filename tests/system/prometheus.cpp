@@ -11,9 +11,11 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <tensorhub/detail/random_id.hpp>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/prometheus.hpp>
 #include <tensorhub/server.hpp>
+#include <tensorhub/shared_copy.hpp>
 #include <thread>
 #include <vector>
 
@@ -171,6 +173,15 @@ TEST_CASE("prometheus: of a subscriber that stages both workers are shown") {
   };
   CHECK(received("rollout-0@stage", "tcp") == bytes);
   CHECK(received("rollout-0", "copy") == bytes);
+
+  const tensorhub::shared_copy<tensorhub::transports::tcp> copy{
+      who(server.address(), "host-0"), "test-" + std::to_string(tensorhub::detail::random_number())};
+  exporter.watch(copy);
+  const samples both = scrape(exporter);
+  for (const std::string side : {"a", "b"}) {
+    CHECK(both.contains("tensorhub_stalls_total{model=\"policy\",replica=\"host-0@" + side +
+                        "\",shard=\"0\"}"));
+  }
 }
 
 TEST_CASE("prometheus: nothing but the metrics is served, and what cannot be bound is refused") {

@@ -40,8 +40,12 @@ TEST_CASE(
   CHECK(reader.worker.list().front().replicas.size() == 3);  // two snapshots, the reader; no trainer in place
   CHECK(!source.worker.unpublish().forced);
   CHECK(source.worker.held_version() == 0);
-  CHECK(source.worker.statistics().publishes.of(errc::ok) == 5);
-  CHECK(source.worker.statistics().publish.count() == 5);
+  CHECK(code_of([&] { source.worker.publish(0, snapshot); }) == errc::invalid_argument);
+  const auto seen = source.worker.statistics();
+  CHECK(seen.publishes.of(errc::ok) == 5);
+  CHECK(seen.publishes.of(errc::invalid_argument) == 1);
+  CHECK(seen.publish.count() == 5);
+  CHECK(seen.unpublishes.of(errc::ok) == 1);
   reader.worker.unpublish();
   CHECK(code_of([&] { reader.worker.update(exactly(5), 2s); }) == errc::unavailable);
 }

@@ -51,7 +51,7 @@ struct election_options {
   std::chrono::milliseconds margin{500};        ///< a leader stops this long before its lease can end
   std::chrono::milliseconds keep_alive{500};    ///< interval at which a leader renews its lease
   std::chrono::milliseconds poll{200};          ///< interval at which the others check for a leader
-  std::chrono::milliseconds answer_time{1000};  ///< time after which a request has failed
+  std::chrono::milliseconds answer_time{1000};  ///< after which a request has failed; at most the lease
   /// First term if etcd has none. Set a higher one if etcd has lost its data and no candidate remembers the
   /// term.
   std::uint64_t first_term = 1;

@@ -10,6 +10,7 @@
 
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/publisher.hpp"
+#include "tensorhub/worker/recorder.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -30,14 +31,19 @@ TENSORHUB_DECL void any_publisher::add(std::string name, const void* data,
 
 TENSORHUB_DECL snapshot_report any_publisher::publish(version_number version, snapshot_mode how,
                                                       std::chrono::milliseconds timeout) {
-  data().forget_digests();  // what is named next has changed since this publish
-  if (const auto held = worker::held_version()) {
-    throw snapshots_.failure(
-        errc::busy,
-        "version " + to_string(held) + " is still published in place: call unpublish() before a snapshot",
-        version);
-  }
-  return snapshots_.publish(version, how, data(), timeout);
+  snapshot_report report;
+  static_cast<void>(counted().publish([&] {
+    data().forget_digests();  // what is named next has changed since this publish
+    if (const auto held = worker::held_version()) {
+      throw snapshots_.failure(
+          errc::busy,
+          "version " + to_string(held) + " is still published in place: call unpublish() before a snapshot",
+          version);
+    }
+    report = snapshots_.publish(version, how, data(), timeout);
+    return publish_report{version, report.bytes, report.digest_seconds, report.seconds};
+  }));
+  return report;
 }
 
 TENSORHUB_DECL unpublish_report any_publisher::unpublish(std::chrono::milliseconds timeout) {
@@ -50,7 +56,12 @@ TENSORHUB_DECL version_number any_publisher::held_version() {
 
 TENSORHUB_DECL worker_statistics any_publisher::statistics() const {
   worker_statistics all = worker::statistics();
-  for (const worker* const each : snapshots_.workers()) all += each->statistics();
+  for (const worker* const each : snapshots_.workers()) {
+    worker_statistics seen = each->statistics();
+    seen.publishes = seen.unpublishes = {};  // parts of calls, which this worker has counted
+    seen.publish = seen.digest = seen.unpublish = {};
+    all += seen;
+  }
   return all;
 }
 

@@ -46,6 +46,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+class worker_recorder;
 struct worker_state;
 
 /// Second argument of `publish`: which tensors have changed, by name.
@@ -221,6 +222,8 @@ class worker {
   /// What it has done since it was constructed (worker/statistics.hpp).
   [[nodiscard]] TENSORHUB_DECL worker_statistics statistics() const;
   [[nodiscard]] TENSORHUB_DECL data_plane& data() noexcept;
+  /// For calls that another object carries out for this one.
+  [[nodiscard]] TENSORHUB_DECL worker_recorder& counted() noexcept;
 
   /// What is left of `timeout` when the work that `stream` holds now is done. `stream` points to a stream of
   /// the worker's memory space (worker/stream_order.hpp). `cancelled`: interrupted, or the worker leaves.
@@ -235,8 +238,8 @@ class worker {
   std::unique_ptr<worker_state> state_;
 };
 
-/// These take back what they hold at the same time, all within `timeout`; the report is of all of them.
-/// Throws `busy` before anything is hidden, or the first error, when all have ended.
+/// These take back what they hold at the same time, all within `timeout`; the report is of all of them, and
+/// the first one counts it. Throws `busy` before anything is hidden, or the first error, when all have ended.
 TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> workers,
                                                    std::chrono::milliseconds timeout);
 

@@ -402,19 +402,24 @@ class cuda_lane final : public device_lane {
     }
   }
 
-  /// Returns when no work of the lane runs any more; false: that is not known. After a failure there may be
-  /// work without an event. A driver without memory for an event says nothing of that work; by any other
-  /// failure the context is lost, and all work has ended.
+  /// Returns when no work of the lane runs any more; false: that is not known. Each piece ends with an event,
+  /// but after a failure there may be work without one. A driver without memory for an event says nothing of
+  /// that work; by any other failure the context is lost, and all work has ended.
   [[nodiscard]] bool drain() noexcept {
-    CUevent last = nullptr;
-    CUresult result = cuda_->event_create(&last, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS) return result != CUDA_ERROR_OUT_OF_MEMORY;
-    result = cuda_->event_record(last, stream_);
+    if (!wait_until([&] { return pieces_.empty() || failed_; }, patience)) return false;
+    if (!failed_) return true;
+    CUevent made = nullptr;
+    CUevent last = pieces_.empty() ? nullptr : pieces_.back().event;
+    if (!free_events_.empty()) last = free_events_.back();
+    CUresult result = CUDA_SUCCESS;
+    if (last == nullptr) result = cuda_->event_create(&made, CU_EVENT_DISABLE_TIMING);
+    if (last == nullptr) last = made;
+    if (result == CUDA_SUCCESS) result = cuda_->event_record(last, stream_);
     const bool ended =
         result == CUDA_SUCCESS
             ? wait_until([&] { return cuda_->event_query(last) != CUDA_ERROR_NOT_READY; }, patience)
             : result != CUDA_ERROR_OUT_OF_MEMORY;
-    static_cast<void>(cuda_->event_destroy(last));
+    if (made != nullptr) static_cast<void>(cuda_->event_destroy(made));
     return ended;
   }
 

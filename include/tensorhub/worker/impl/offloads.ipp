@@ -101,9 +101,8 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
   const bool fits = reserve(needed);
   try {
     if (!fits) {
-      refuse_(self.version,
-              {errc::limit_exceeded,
-               "its " + std::to_string(needed) + " bytes are beyond offload_limit_bytes of the process"});
+      refuse_(self.version, {errc::limit_exceeded,
+                             "its " + std::to_string(needed) + " bytes are beyond offload_limit_bytes"});
     } else {
       keep(self, replica, tensors);
     }

@@ -319,6 +319,7 @@ TENSORHUB_DECL version_number worker::wait(version_selector selector, std::chron
 }
 
 TENSORHUB_DECL unpublish_report worker::leave(std::chrono::milliseconds grace) {
+  ++interrupts_;  // a call that waits for the user's stream, or to be repeated
   return worker_detail::run_leave(*state_, grace, std::chrono::milliseconds{0});
 }
 
@@ -344,21 +345,20 @@ TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> work
     each.started = each.self->clock.now();
     if (each.self->joined) each.ticket = worker_detail::begin_unpublish(*each.self, timeout, false);
   }
-  unpublish_report report;
-  std::exception_ptr failed;
-  for (const unpublishing& each : all) {
-    try {
-      report.add(each.self->counted.unpublish([&] {
-        return each.ticket == 0
-                   ? unpublish_report{}
-                   : worker_detail::end_of_unpublish(*each.self, each.ticket, timeout, each.started);
-      }));
-    } catch (...) {
-      if (!failed) failed = std::current_exception();
+  return all.front().self->counted.unpublish([&] {
+    unpublish_report report;
+    std::exception_ptr failed;
+    for (const unpublishing& each : all) {
+      if (each.ticket == 0) continue;
+      try {
+        report.add(worker_detail::end_of_unpublish(*each.self, each.ticket, timeout, each.started));
+      } catch (...) {
+        if (!failed) failed = std::current_exception();
+      }
     }
-  }
-  if (failed) std::rethrow_exception(failed);
-  return report;
+    if (failed) std::rethrow_exception(failed);
+    return report;
+  });
 }
 
 TENSORHUB_DECL unpublish_report leave_together(std::span<worker* const> workers,
@@ -411,14 +411,18 @@ TENSORHUB_DECL registration_cost worker::cost() const noexcept {
 TENSORHUB_DECL worker_statistics worker::statistics() const {
   return state_->counted.values(state_->options, state_->data->cost());
 }
+TENSORHUB_DECL worker_recorder& worker::counted() noexcept {
+  return state_->counted;
+}
 TENSORHUB_DECL data_plane& worker::data() noexcept {
   return *state_->data;
 }
 
 TENSORHUB_DECL std::chrono::milliseconds worker::await_stream(const void* stream,
                                                               std::chrono::milliseconds timeout) {
+  state_->refuse_if_left();
   const std::uint64_t before = interrupts_;
-  const auto gives_up = [&] { return interrupts_ != before || state_->leaving || state_->has_left; };
+  const auto gives_up = [&] { return interrupts_ != before; };
   try {
     return state_->data->await_stream(stream, timeout, gives_up);
   } catch (const error& e) {
