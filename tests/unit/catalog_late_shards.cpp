@@ -154,3 +154,25 @@ TEST_CASE("catalog: what is reserved for a shard that does not call goes to one 
   server.pass_alive(11s, everybody);
   CHECK(server.answer<messages::update_reply>(other[0], asked).has_value());
 }
+
+TEST_CASE(
+    "catalog: what was reserved for a shard that had not joined counts where the shard turns out to be") {
+  driver<> server;
+  for (std::uint32_t shard = 0; shard < 2; ++shard) {
+    const auto trainer = server.join_at(1 + shard, "trainer", {.datacenter = "east"}, {shard, 2});
+    REQUIRE(server.publish(trainer, 1).ok());
+  }
+  const incarnation first = server.join_at(5, "rollout", {.datacenter = "west"}, {0, 2});
+  static_cast<void>(server.start_update(first));
+  const incarnation second = server.join_at(6, "rollout", {.datacenter = "north"}, {1, 2});
+  static_cast<void>(server.start_update(second));
+  bool has_lease = false;
+  server.core.for_each_lease([&](const auto& lease) {
+    if (lease.reader != second) return;
+    has_lease = true;
+    CHECK(lease.crossing);
+    CHECK(lease.datacenter == "north");
+  });
+  CHECK(has_lease);
+  server.check_rules();
+}

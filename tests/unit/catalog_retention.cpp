@@ -63,6 +63,23 @@ TEST_CASE("retention: the last holder waits until a temporary replica has its ve
   CHECK(s.server.available() == versions{1});
 }
 
+TEST_CASE("retention: a holder that an order has set aside still gives its version to who takes it over") {
+  retaining s;
+  const messages::manage_request drain{messages::manage_kind::drain, "policy", "trainer", {}};
+  REQUIRE(s.server.ask<messages::manage_reply>(incarnation{500}, drain).result.ok());
+  const auto unpublish = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.is_let_go(s.trainer, unpublish));
+  std::optional<messages::offload_push> order;
+  for (const incarnation host : {s.a, s.b})
+    if (!order) order = s.server.push<messages::offload_push>(host);
+  REQUIRE(order.has_value());
+  const auto other = s.server.update(s.b, exactly(1));
+  s.take(10, *order);
+  CHECK(s.is_let_go(s.trainer, unpublish));
+  CHECK(s.server.available() == versions{1});
+  CHECK(s.server.sources_of(s.b, other).front().source == incarnation{10});  // not the trainer
+}
+
 TEST_CASE("retention: a worker that has not left after all is relied upon again") {
   retaining s;
   s.server.finish(s.a, s.server.start_update(s.a));

@@ -756,6 +756,25 @@ TEST_CASE("catalog: prefer_local takes only what its datacenter has, and keeps w
   CHECK(local[0].version == version_number{2});
 }
 
+TEST_CASE("catalog: prefer_local begins no version that is open in another datacenter only") {
+  far_scene s;
+  s.server.finish(s.y, s.server.start_update(s.y));
+  const auto open = [&](incarnation worker) {
+    messages::publish_request request{{}, s.server.reference(2)};
+    request.held.open = true;
+    REQUIRE(s.server.ask<messages::status_reply>(worker, request).result.ok());
+  };
+  auto message = s.server.update_message(s.y, at_least(2));
+  message.reach = messages::update_reach::prefer_local;
+  message.ahead = true;
+  const auto sequence = s.server.send(s.y, std::move(message));
+  open(s.trainer);
+  CHECK_FALSE(s.server.answer<messages::update_reply>(s.y, sequence).has_value());
+  const incarnation near = s.server.join_at(9, "trainer-near", {.datacenter = "west"});
+  open(near);
+  CHECK(s.server.sources_of(s.y, sequence).front().source == near);
+}
+
 TEST_CASE(
     "catalog: a call that waits for a local copy goes on when the first one arrives in its datacenter") {
   far_scene s;

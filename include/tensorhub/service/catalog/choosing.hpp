@@ -13,6 +13,8 @@
 ///    source: then waiting for it would save nothing.
 ///  - *Suspects*: a worker that was reported lost, and has not been heard since, is offered only as an
 ///    upstream, and only if no other worker can be one.
+///  - *Handovers*: a worker that an order has set aside, and that hands its version over (retention.hpp), is
+///    offered to the replica that takes the version from it, if nobody else can be one.
 ///  - *Credits*: no worker gets more readers than the scheduler's limit. A worker without a free credit is
 ///    offered only to a reader that may displace one of the worker's readers; the displaced reader then reads
 ///    from the newcomer.
@@ -90,11 +92,15 @@ class choosing {
       index.visit_far(*asking.place, of_each_group, random(),
                       [&](worker_state& worker) { return offer_one(worker, true); });
     }
-    const choice chosen = ask(asking, may_displace, upstream);
-    if (chosen.source != nullptr || suspects_.empty() || !upstream) return chosen;
-    candidates_.swap(suspects_);
-    workers_.swap(suspect_workers_);
-    return ask(asking, may_displace, upstream);
+    choice chosen = ask(asking, may_displace, upstream);
+    if (chosen.source != nullptr || !upstream) return chosen;
+    if (!suspects_.empty()) {
+      candidates_.swap(suspects_);
+      workers_.swap(suspect_workers_);
+      chosen = ask(asking, may_displace, upstream);
+    }
+    if (chosen.source == nullptr) offer_handover(asking, excluded, without);
+    return chosen.source == nullptr && !workers_.empty() ? ask(asking, may_displace, upstream) : chosen;
   }
 
   /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
@@ -112,6 +118,24 @@ class choosing {
   }
 
  private:
+  /// As the only candidate, if there is one: the worker that hands the version over to the asker's replica.
+  void offer_handover(const asker& asking, const std::vector<incarnation>& excluded,
+                      const worker_state* without) {
+    forget_candidates();
+    const model_state& model = *asking.replica->model;
+    const auto handover = model.handovers.find(asking.version);
+    if (handover == model.handovers.end() || handover->second.temporary != asking.replica->name) return;
+    const auto from = model.replicas.find(handover->second.from);
+    if (from == model.replicas.end() || from->second->set_aside_as.empty()) return;
+    worker_state* const holder = from->second->workers[asking.shard];
+    if (holder == nullptr || holder == without || contains(excluded, holder->id)) return;
+    if (!holder->access.may_serve || !holder->still_has(asking.version) || holder->is_overwritten()) return;
+    const auto& known = model.layouts[asking.shard];
+    const std::uint64_t chunks = known ? known->chunk_count() : 0;
+    candidates_.push_back({holder->id, &holder->place, holder->as_source.load, chunks, chunks, holder->spot,
+                           holder->publisher});
+    workers_.push_back(holder);
+  }
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return detail::contains(list, id);
   }

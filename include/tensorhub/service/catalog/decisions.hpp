@@ -64,12 +64,17 @@ class decisions {
                                                    const member_state& asked) {
     const model_state& model = *operation.replica->model;
     if (!asked.ahead) return {};
+    const bool only_local = takes_only_local(asked, held_by(operation));
     const auto may_begin = [&](version_number version) {
       for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
         if (operation.only_shard && *operation.only_shard != shard) continue;
-        const bool has_source = model.versions.at(version).sources[shard]->complete_count() > 0 ||
-                                versions::is_open(model, version, shard);
-        if (!has_source) return false;
+        const worker_state* const reader = operation.replica->workers[shard];
+        const std::string* const place =
+            only_local && reader != nullptr ? &reader->place.datacenter : nullptr;
+        const auto& sources = *model.versions.at(version).sources[shard];
+        const std::size_t complete =
+            place != nullptr ? sources.complete_count(*place) : sources.complete_count();
+        if (complete == 0 && !versions::is_shown_open(model, version, shard, place)) return false;
       }
       return true;
     };
@@ -90,19 +95,25 @@ class decisions {
            });
   }
 
-  [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
+  [[nodiscard]] static version_number held_by(const operation_state& operation) {
     const replica_state& replica = *operation.replica;
-    const model_state& model = *replica.model;
+    if (!operation.only_shard) return replica.complete;
+    const worker_state* worker = replica.workers[*operation.only_shard];
+    const bool holds =
+        worker != nullptr && worker->holds() && !is_void(*replica.model, worker->held->version);
+    return holds ? worker->held->version : version_number{};
+  }
+  /// Who holds nothing takes whatever there is.
+  [[nodiscard]] static bool takes_only_local(const member_state& asked, version_number held) {
+    return asked.reach == messages::update_reach::prefer_local && held;
+  }
+
+  [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
+    const model_state& model = *operation.replica->model;
     version_view view;
     view.latest_ever = model.latest_ever;
-    if (operation.only_shard) {
-      const worker_state* worker = replica.workers[*operation.only_shard];
-      if (worker != nullptr && worker->holds() && !is_void(model, worker->held->version))
-        view.held = worker->held->version;
-    } else {
-      view.held = replica.complete;
-    }
-    const bool only_local = asked.reach == messages::update_reach::prefer_local && view.held;
+    view.held = held_by(operation);
+    const bool only_local = takes_only_local(asked, view.held);
     for (const auto& [version, state] : model.versions) {
       if (!is_available(state, operation.only_shard)) continue;
       if (only_local && version != view.held && !is_local(operation, state)) continue;

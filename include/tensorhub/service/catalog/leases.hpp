@@ -268,10 +268,22 @@ class leases {
   /// Turns a reserved lease into one that its reader knows.
   void hand_over(lease_state& lease, worker_state& reader) {
     move_to(lease, lease_stage::active);
-    if (!lease.reader) reader.as_reader.leases.push_back(lease.id);
+    if (!lease.reader) {
+      reader.as_reader.leases.push_back(lease.id);
+      settle_place(lease, reader);
+    }
     lease.reader = reader.id;
     if (reader.is_barred_as_source()) stop_seeding(lease);
     set_upstream(reader, lease);
+  }
+
+  /// The lease was reserved for a worker that had not joined: its place was guessed.
+  void settle_place(lease_state& lease, const worker_state& reader) {
+    const worker_state* const source = core_.find(lease.source);
+    if (source == nullptr || lease.datacenter == reader.place.datacenter) return;
+    charge(lease, false);
+    note_places(lease, reader, *source);
+    charge(lease, true);
   }
 
   // ---- drains

@@ -69,11 +69,18 @@ class versions {
   /// Nobody has this shard of the version completely, but somebody is filling it.
   [[nodiscard]] static bool is_open(const model_state& model, version_number version, std::uint32_t shard) {
     const auto record = model.versions.find(version);
+    return record != model.versions.end() && record->second.sources[shard]->complete_count() == 0 &&
+           is_shown_open(model, version, shard);
+  }
+  /// Somebody is filling this shard of the version; with a datacenter: somebody in it.
+  [[nodiscard]] static bool is_shown_open(const model_state& model, version_number version,
+                                          std::uint32_t shard, const std::string* datacenter = nullptr) {
+    const auto record = model.versions.find(version);
     return record != model.versions.end() && record->second.filling > 0 &&
-           record->second.sources[shard]->complete_count() == 0 &&
            detail::any_of(model.replicas, [&](const auto& entry) {
              const worker_state* worker = entry.second->workers[shard];
-             return worker != nullptr && worker->shows_open() && worker->held->version == version;
+             return worker != nullptr && worker->shows_open() && worker->held->version == version &&
+                    (datacenter == nullptr || worker->place.datacenter == *datacenter);
            });
   }
   /// No root of the version is known, or this one.
