@@ -54,8 +54,13 @@ class late : public two {
  public:
   using two::two;
   static inline std::atomic<int> unanswered = 0;
+  static inline std::atomic<bool> hangs = false;  ///< takes all the time that it is given
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
                                  duration timeout) {
+    if (hangs) {
+      std::this_thread::sleep_for(timeout);
+      throw error(errc::timed_out, "it hangs");
+    }
     if (unanswered > 0) {
       --unanswered;
       throw error(errc::timed_out, "nobody answers");
@@ -73,6 +78,17 @@ class host_only : public two {
     for (const memory_range& each : ranges)
       if (!each.host_accessible()) throw error(errc::transport_failed, "no device memory");
     return two::register_memory(ranges, access);
+  }
+};
+/// `three`, which needs some time to connect.
+class slow : public three {
+ public:
+  using three::three;
+  static constexpr std::string_view name = "slow";
+  [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
+                                 duration timeout) {
+    if (timeout < 20ms) throw error(errc::timed_out, "there was no time");
+    return three::connect(on, address, peer, timeout);
   }
 };
 using all_three = first_of<one, two, three>;
@@ -251,6 +267,41 @@ TEST_CASE("device memory that a member does not take later is registered by the 
   CHECK(read(source.through.address_of(copy.front()), copy.front()) == "host_only");
   auto queue = source.through.make_queue(1);  // it reads into device memory
   CHECK(source.through.connect(queue, reader.through.address(), reader.self, 5s).through() == "three");
+}
+
+TEST_CASE("two threads whose device memory a member refuses at the same time both go on without it") {
+  for (int round = 0; round < 50; ++round) {
+    using both = first_of<host_only, three>;
+    both through{{}, {1}};
+    std::atomic<int> ready{0};
+    std::atomic<int> refused{0};
+    const auto register_some = [&] {
+      const auto on_device = fake_device_memory{}.allocate(4096);
+      const memory_range range = on_device.range();
+      ready += 1;
+      while (ready < 2) std::this_thread::yield();
+      if (!failure_of([&] {
+             static_cast<void>(through.register_memory(std::span{&range, 1}, region_access::both));
+           }).empty())
+        ++refused;
+    };
+    {
+      const std::jthread other{register_some};
+      register_some();
+    }
+    CHECK(refused == 0);
+  }
+}
+
+TEST_CASE("a member that hangs leaves the ones behind it their share of the time, and is tried last then") {
+  using hanging = first_of<late, slow>;
+  hanging source{{}, {1}};
+  hanging reader{{}, {2}};
+  auto queue = reader.make_queue(1);
+  late::hangs = true;
+  CHECK(reader.connect(queue, source.address(), {1}, 400ms).through() == "slow");
+  CHECK(reader.connect(queue, source.address(), {1}, 400ms).through() == "slow");
+  late::hangs = false;
 }
 
 TEST_CASE("a member that fails to connect: the next one is used, and the failure is remembered") {

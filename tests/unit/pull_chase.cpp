@@ -116,3 +116,13 @@ TEST_CASE("pull: a chunk of more bytes than are read in order is waited for") {
   for (int i = 0; i < 9; ++i) d.take(channel, kind::chunk);
   CHECK(d.nothing(channel));
 }
+
+TEST_CASE("pull: a channel that was connected again promises what its new connection does") {
+  driver d{{.window_chunks = 16}};
+  holder source{d.shape, 1};
+  const channel_id channel = d.core.open_channel(d.core.add_source(source.facts), 0, 1024);
+  REQUIRE(d.believe(channel, source));
+  d.core.reconnected(channel, 0);
+  for (int i = 0; i < 9; ++i) d.take(channel, kind::chunk);
+  CHECK(d.nothing(channel));
+}

@@ -278,7 +278,6 @@ class first_of {
     if (!regions.empty() && !regions.front().has_parts())
       throw error(errc::transport_failed,
                   std::string{name} + ": no member takes this memory: " + not_started());
-    has_registered_.store(true);
     if (access != region_access::local_write && !regions.empty() && !describe_all(regions.front()))
       throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit into " +
                                             std::to_string(limits::remote_key_bytes) +
@@ -365,9 +364,12 @@ class first_of {
       static_cast<void>(connects(indices{}));
       is_late = is_late && tried.late != 0;
     }
-    if (made.part_.index() == 0)
+    if (made.part_.index() == 0) {
+      memory_of_failures_.note(peer, tried.late, tried.late,
+                               {options_.attempt_timeout, options_.retry_after});
       throw error(is_late ? errc::timed_out : errc::transport_failed,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
+    }
     made.refused_ = tried.reasons.text();
     memory_of_failures_.note(peer, tried.failed, tried.late,
                              {options_.attempt_timeout, options_.retry_after});
@@ -428,6 +430,7 @@ class first_of {
       auto parts = started->register_memory(ranges, access);
       for (std::size_t i = 0; i < parts.size(); ++i)
         std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
+      has_registered_[I] = true;
     } catch (const error& e) {
       if (!go_on_without_member<I>(ranges, access, e.sentence())) throw;
     }
@@ -443,11 +446,12 @@ class first_of {
       if (each.host_accessible()) of_host.push_back(each);
     }
     const std::unique_lock lock{members_mutex_};
-    if (of_host.size() == ranges.size() || place_.members.size() < 2) return false;
     auto& started = std::get<I>(members_);
+    if (!started) return true;  // another thread has stopped it meanwhile
+    if (of_host.size() == ranges.size() || place_.members.size() < 2) return false;
     // If the member cannot register the host memory either, device memory is not the reason.
     if (!of_host.empty()) static_cast<void>(started->register_memory(of_host, access));
-    if (has_registered_ || has_connected_[I]) {
+    if (has_registered_[I] || has_connected_[I]) {
       if (!is_left_out_[I].exchange(true))
         refusals_.add(member<I>::name, "left out, since it does not take this device memory: " + why);
       return true;
@@ -541,7 +545,8 @@ class first_of {
 
     const auto now = std::chrono::steady_clock::now();
     duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
-    if (I + 1 < count) time = std::min<duration>(time, options_.attempt_timeout);
+    if (I + 1 < count)  // those behind it have their share
+      time = std::min<duration>(time / static_cast<int>(count - I), options_.attempt_timeout);
     try {
       has_connected_[I].store(true);
       auto& queue_of_member = on.template start<I>(*own);
@@ -559,7 +564,7 @@ class first_of {
   /// Locked exclusively only while a member is stopped. Data members that are not constant change only then,
   /// or in the constructor.
   mutable std::shared_mutex members_mutex_;
-  std::atomic<bool> has_registered_ = false;
+  std::array<std::atomic<bool>, count> has_registered_{};
   std::array<std::atomic<bool>, count> has_connected_{};
   std::array<std::atomic<bool>, count> is_left_out_{};  ///< of regions of device memory
   first_of_detail::place place_;

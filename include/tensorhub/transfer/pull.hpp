@@ -88,6 +88,8 @@ class pull {
 
   /// `ordered_read_bytes`: as the channel's endpoint says (concepts/transport.hpp).
   channel_id open_channel(source_slot slot, lane_id lane = 0, std::uint64_t ordered_read_bytes = 0);
+  /// Its endpoint is another one from now on. Pre-condition: no read of the channel is outstanding.
+  void reconnected(channel_id channel, std::uint64_t ordered_read_bytes);
 
   /// The open version is whole, and this is its root (zero: no digests to check).
   void commit(digest128 root);

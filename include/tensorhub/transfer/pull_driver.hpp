@@ -410,6 +410,8 @@ class pull_driver {
     try {
       channel.endpoint.emplace(connect_as(options_.reader, lanes_->through(), self.queue, target.address,
                                           target.facts.holder, patience));
+      const std::lock_guard lock{mutex_};
+      core_.reconnected(channel.id, ordered_read_bytes(*channel.endpoint));
     } catch (const error& e) {
       self.free_looks.push_back(channel.look);
       const std::lock_guard lock{mutex_};

@@ -89,6 +89,10 @@ TENSORHUB_DECL void pull::lose_source(source_slot slot, errc reason, std::string
   failures_.push_back({slot, lost.facts.lease, reason, std::move(detail), chunk, lost.facts.holder});
 }
 
+TENSORHUB_DECL void pull::reconnected(channel_id channel, std::uint64_t ordered_read_bytes) {
+  channels_[channel].ordered_read_bytes = ordered_read_bytes;
+}
+
 TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane,
                                              std::uint64_t ordered_read_bytes) {
   channels_.emplace_back();

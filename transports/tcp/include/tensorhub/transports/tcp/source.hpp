@@ -311,12 +311,18 @@ class source {
     newcomers_.emplace_back(&owner, id);
     auto fresh = std::make_unique<watched>(Channel::accept(*shared_, std::move(socket)), by_file, staging_,
                                            std::chrono::steady_clock::now());
-    const std::lock_guard lock{owner.mutex};
-    const auto added = owner.connections.emplace(id, std::move(fresh)).first;
-    if (owner.set.add(descriptor, EPOLLIN, id))
-      connection_count_.fetch_add(1);
-    else
-      owner.connections.erase(added);
+    visit(owner, [&] {
+      bool is_watched = false;
+      try {
+        owner.connections.emplace(id, std::move(fresh));
+        is_watched = owner.set.add(descriptor, EPOLLIN, id);
+      } catch (...) {  // no memory: the reader is refused
+      }
+      if (is_watched)
+        connection_count_.fetch_add(1);
+      else
+        owner.connections.erase(id);
+    });
   }
 
   [[nodiscard]] loop& next_server() noexcept {
@@ -351,10 +357,13 @@ class source {
     while (newcomers_.size() > kept) {
       const auto [owner, id] = newcomers_.front();
       newcomers_.pop_front();
-      const std::lock_guard lock{owner->mutex};
-      const auto found = owner->connections.find(id);
-      if (found == owner->connections.end() || found->second->greeted()) continue;
-      owner->connections.erase(found);
+      bool closed = false;
+      visit(*owner, [&, here = owner, id = id] {
+        const auto found = here->connections.find(id);
+        closed = found != here->connections.end() && !found->second->greeted();
+        if (closed) here->connections.erase(found);
+      });
+      if (!closed) continue;
       connection_count_.fetch_sub(1);
       return true;
     }

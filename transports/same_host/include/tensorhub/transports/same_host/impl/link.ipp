@@ -334,7 +334,8 @@ TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& an
       return true;
     }
     // The file was sent but not received: no descriptor is free here. The memory is read like memory without
-    // a file.
+    // a file; where it cannot be, the link is of no use.
+    if (!file && (!can_attach_ || answer.address == 0)) return false;
     if (file && (answer.file_offset > file->bytes || answer.bytes > file->bytes - answer.file_offset))
       file.reset();
   }
