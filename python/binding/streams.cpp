@@ -79,7 +79,7 @@ std::vector<device_stream> given_on_devices_of(std::span<const kept_tensor> tens
   }
   if (const int named = device_named_by(stream); named >= 0)
     out.push_back({handle, nullptr, named});
-  else if (has_host_memory)
+  else if (has_host_memory || out.empty())
     out.push_back({handle, nullptr});
   return out;
 }

@@ -162,6 +162,14 @@ TEST_CASE(
     const auto trainer = server.join_at(1 + shard, "trainer", {.datacenter = "east"}, {shard, 2});
     REQUIRE(server.publish(trainer, 1).ok());
   }
+  bool has_seed = false;
+  SUBCASE("the only reader there") {}
+  SUBCASE("beside a seed") {
+    has_seed = true;
+    for (std::uint32_t shard = 0; shard < 2; ++shard)
+      static_cast<void>(
+          server.start_update(server.join_at(7 + shard, "other", {.datacenter = "north"}, {shard, 2})));
+  }
   const incarnation first = server.join_at(5, "rollout", {.datacenter = "west"}, {0, 2});
   static_cast<void>(server.start_update(first));
   const incarnation second = server.join_at(6, "rollout", {.datacenter = "north"}, {1, 2});
@@ -172,6 +180,7 @@ TEST_CASE(
     has_lease = true;
     CHECK(lease.crossing);
     CHECK(lease.datacenter == "north");
+    CHECK(lease.seeds == !has_seed);
   });
   CHECK(has_lease);
   server.check_rules();

@@ -91,6 +91,11 @@ class slow : public three {
     return three::connect(on, address, peer, timeout);
   }
 };
+class host_only_too : public host_only {
+ public:
+  using host_only::host_only;
+  static constexpr std::string_view name = "host_only_too";
+};
 using all_three = first_of<one, two, three>;
 static_assert(transport<all_three>);
 static_assert(all_three::name == "first_of<one,two,three>");
@@ -265,6 +270,16 @@ TEST_CASE("device memory that a member does not take later is registered by the 
   };
   CHECK(read(source.through.address_of(own.front()), own.front()) == "three");
   CHECK(read(source.through.address_of(copy.front()), copy.front()) == "host_only");
+  // A refusal by all members is the caller's, and leaves none of them out.
+  first_of<host_only, host_only_too> neither{{}, {3}};
+  const memory_range of_host = reader.bytes.range();
+  const memory_range of_device = reader.on_device.range();
+  const auto kept = neither.register_memory(std::span{&of_host, 1}, region_access::both);
+  CHECK(contains(failure_of([&] {
+                   static_cast<void>(neither.register_memory(std::span{&of_device, 1}, region_access::both));
+                 }),
+                 "no member takes this memory"));
+  CHECK(neither.not_started().empty());
   auto queue = source.through.make_queue(1);  // it reads into device memory
   CHECK(source.through.connect(queue, reader.through.address(), reader.self, 5s).through() == "three");
 }

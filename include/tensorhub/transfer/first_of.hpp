@@ -271,13 +271,15 @@ class first_of {
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
     for (const memory_range& range : ranges) regions.emplace_back(typename memory_region::pass_key{}, range);
+    first_of_detail::refusals left_out;
     [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (register_with<I>(regions, ranges, access), ...);
+      (register_with<I>(regions, ranges, access, left_out), ...);
     }
     (indices{});
     if (!regions.empty() && !regions.front().has_parts())
       throw error(errc::transport_failed,
-                  std::string{name} + ": no member takes this memory: " + not_started());
+                  std::string{name} + ": no member takes this memory: " + left_out.text());
+    leave_out(left_out);
     if (access != region_access::local_write && !regions.empty() && !describe_all(regions.front()))
       throw error(errc::limit_exceeded, std::string{name} + ": the members' keys together do not fit into " +
                                             std::to_string(limits::remote_key_bytes) +
@@ -422,7 +424,7 @@ class first_of {
 
   template <std::size_t I>
   void register_with(std::vector<memory_region>& regions, std::span<const memory_range> ranges,
-                     region_access access) {
+                     region_access access, first_of_detail::refusals& left_out) {
     try {
       const std::shared_lock lock{members_mutex_};
       auto& started = std::get<I>(members_);
@@ -431,36 +433,58 @@ class first_of {
       for (std::size_t i = 0; i < parts.size(); ++i)
         std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
       has_registered_[I] = true;
+      for (const memory_range& each : ranges)
+        if (!each.host_accessible()) takes_devices_[I] = true;
     } catch (const error& e) {
-      if (!go_on_without_member<I>(ranges, access, e.sentence())) throw;
+      if (!refuses_devices<I>(ranges, access)) throw;
+      if (!stop<I>(e.sentence()))
+        left_out.add(member<I>::name, "left out, since it does not take this device memory: " + e.sentence());
     }
   }
 
-  /// Called when the member cannot register these ranges. Returns true if device memory is the reason: the
-  /// member is stopped then, or left out where it is in use.
+  /// The member cannot register these ranges, and device memory is the reason.
   template <std::size_t I>
-  [[nodiscard]] bool go_on_without_member(std::span<const memory_range> ranges, region_access access,
-                                          const std::string& why) {
+  [[nodiscard]] bool refuses_devices(std::span<const memory_range> ranges, region_access access) {
     std::vector<memory_range> of_host;
     for (const memory_range& each : ranges) {
       if (each.host_accessible()) of_host.push_back(each);
     }
+    const std::shared_lock lock{members_mutex_};
+    if (of_host.size() == ranges.size() || takes_devices_[I] || place_.members.size() < 2)
+      return !std::get<I>(members_);
+    // If the member cannot register the host memory either, device memory is not the reason.
+    if (!of_host.empty() && std::get<I>(members_))
+      static_cast<void>(std::get<I>(members_)->register_memory(of_host, access));
+    return true;
+  }
+
+  /// Stops a member that is not in use. False: it is.
+  template <std::size_t I>
+  [[nodiscard]] bool stop(const std::string& why) {
     const std::unique_lock lock{members_mutex_};
     auto& started = std::get<I>(members_);
-    if (!started) return true;  // another thread has stopped it meanwhile
-    if (of_host.size() == ranges.size() || place_.members.size() < 2) return false;
-    // If the member cannot register the host memory either, device memory is not the reason.
-    if (!of_host.empty()) static_cast<void>(started->register_memory(of_host, access));
-    if (has_registered_[I] || has_connected_[I]) {
-      if (!is_left_out_[I].exchange(true))
-        refusals_.add(member<I>::name, "left out, since it does not take this device memory: " + why);
-      return true;
-    }
+    if (!started) return true;
+    if (has_registered_[I] || has_connected_[I] || place_.members.size() < 2) return false;
     started.reset();
     refusals_.add(member<I>::name, "stopped, since it does not take this device memory: " + why);
     std::erase_if(place_.members, [](const auto& each) { return each.index == I; });
     update_address();
     return true;
+  }
+
+  /// This process reads no more through members that do not take all of its memory.
+  void leave_out(const first_of_detail::refusals& refused) {
+    if (refused.empty()) return;
+    const std::unique_lock lock{members_mutex_};
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      (leave_out_one<I>(refused), ...);
+    }
+    (indices{});
+  }
+  template <std::size_t I>
+  void leave_out_one(const first_of_detail::refusals& refused) {
+    const std::string why = refused.of(member<I>::name);
+    if (!why.empty() && !is_left_out_[I].exchange(true)) refusals_.add(member<I>::name, why);
   }
 
   template <typename Do>
@@ -511,6 +535,18 @@ class first_of {
     return peer.datacenter.empty() || peer.datacenter != place_.datacenter;
   }
 
+  /// A member behind this one may reach the peer, too, and needs some of the time.
+  template <std::size_t I>
+  [[nodiscard]] bool may_follow(const first_of_detail::place& where, const attempts& tried) const {
+    return [&]<std::size_t... J>(std::index_sequence<J...>) {
+      return ((J > I && std::get<J>(members_) && !is_left_out_[J] && where.address_of(J) != nullptr &&
+               (member<J>::capabilities.crosses_hosts || where.machine == place_.machine) &&
+               (!tried.again || (tried.passed_over & (1u << J)) != 0)) ||
+              ...);
+    }
+    (indices{});
+  }
+
   /// True: connected.
   template <std::size_t I>
   [[nodiscard]] bool attempt(endpoint& made, queue& on, const first_of_detail::place& where,
@@ -545,8 +581,7 @@ class first_of {
 
     const auto now = std::chrono::steady_clock::now();
     duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
-    if (I + 1 < count)  // those behind it have their share
-      time = std::min<duration>(time / static_cast<int>(count - I), options_.attempt_timeout);
+    if (may_follow<I>(where, tried)) time = std::min<duration>(time / 2, options_.attempt_timeout);
     try {
       has_connected_[I].store(true);
       auto& queue_of_member = on.template start<I>(*own);
@@ -566,6 +601,7 @@ class first_of {
   mutable std::shared_mutex members_mutex_;
   std::array<std::atomic<bool>, count> has_registered_{};
   std::array<std::atomic<bool>, count> has_connected_{};
+  std::array<std::atomic<bool>, count> takes_devices_{};
   std::array<std::atomic<bool>, count> is_left_out_{};  ///< of regions of device memory
   first_of_detail::place place_;
   first_of_detail::refusals refusals_;

@@ -99,7 +99,7 @@ class choosing {
       workers_.swap(suspect_workers_);
       chosen = ask(asking, may_displace, upstream);
     }
-    if (chosen.source == nullptr) offer_handover(asking, excluded, without);
+    if (chosen.source == nullptr) offer_handover(asking, excluded, without, may_cross);
     return chosen.source == nullptr && !workers_.empty() ? ask(asking, may_displace, upstream) : chosen;
   }
 
@@ -120,7 +120,7 @@ class choosing {
  private:
   /// As the only candidate, if there is one: the worker that hands the version over to the asker's replica.
   void offer_handover(const asker& asking, const std::vector<incarnation>& excluded,
-                      const worker_state* without) {
+                      const worker_state* without, bool may_cross) {
     forget_candidates();
     const model_state& model = *asking.replica->model;
     const auto handover = model.handovers.find(asking.version);
@@ -129,6 +129,8 @@ class choosing {
     if (from == model.replicas.end() || from->second->set_aside_as.empty()) return;
     worker_state* const holder = from->second->workers[asking.shard];
     if (holder == nullptr || holder == without || contains(excluded, holder->id)) return;
+    if (!may_cross && holder->place.datacenter != asking.place->datacenter) return;
+    if (asking.reader != nullptr && reads_from(*asking.reader, holder->id, asking.operation)) return;
     if (!holder->access.may_serve || !holder->still_has(asking.version) || holder->is_overwritten()) return;
     const auto& known = model.layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;

@@ -283,6 +283,9 @@ class leases {
     if (source == nullptr || lease.datacenter == reader.place.datacenter) return;
     charge(lease, false);
     note_places(lease, reader, *source);
+    const auto record = source->model->versions.find(lease.version);
+    if (record != source->model->versions.end())  // a datacenter has one seed
+      lease.seeds = lease.seeds && !record->second.seeds[lease.shard].contains(lease.datacenter);
     charge(lease, true);
   }
 

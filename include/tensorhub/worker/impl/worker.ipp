@@ -337,7 +337,7 @@ TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> work
     try {
       all.push_back({each->state_.get(), operation_guard{*each->state_}});
     } catch (const error& e) {
-      each->state_->counted.unpublish_refused(e.code());
+      workers.front()->state_->counted.unpublish_refused(e.code());
       throw;
     }
   }
@@ -420,9 +420,9 @@ TENSORHUB_DECL data_plane& worker::data() noexcept {
 
 TENSORHUB_DECL std::chrono::milliseconds worker::await_stream(const void* stream,
                                                               std::chrono::milliseconds timeout) {
-  state_->refuse_if_left();
   const std::uint64_t before = interrupts_;
-  const auto gives_up = [&] { return interrupts_ != before; };
+  state_->refuse_if_left();
+  const auto gives_up = [&] { return interrupts_ != before || state_->leaving || state_->has_left; };
   try {
     return state_->data->await_stream(stream, timeout, gives_up);
   } catch (const error& e) {
