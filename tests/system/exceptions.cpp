@@ -66,6 +66,16 @@ TEST_CASE("logs that throw end no thread: server, worker, seeder") {
   CHECK(reader.memory.holds(1));
 }
 
+#if TENSORHUB_UNDER_ADDRESS_SANITIZER
+
+TEST_CASE("descriptors that cannot be had") {
+  std::puts(
+      "SKIPPED: system.exceptions: descriptors that cannot be had: the sanitizer needs some itself, to see "
+      "whether memory can be read");
+}
+
+#else
+
 TEST_CASE("descriptors that cannot be had: constructors fail with an error that says so, and then work") {
   const hub::reference_server server;  // ZeroMQ itself ends a process in which it cannot begin
   const auto without_descriptors = [](auto&& make) {
@@ -94,6 +104,8 @@ TEST_CASE("descriptors that cannot be had: constructors fail with an error that 
   CHECK(code_of(make_client) == errc::ok);
   CHECK(code_of(make_worker) == errc::ok);
 }
+
+#endif
 
 #if TENSORHUB_THREADS_CAN_FAIL
 
