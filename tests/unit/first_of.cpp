@@ -308,7 +308,7 @@ TEST_CASE("two threads whose device memory a member refuses at the same time bot
   }
 }
 
-TEST_CASE("a member that hangs leaves the ones behind it their share of the time, and is tried last then") {
+TEST_CASE("a member that hangs leaves the ones behind it their share of the time") {
   using hanging = first_of<late, slow>;
   hanging source{{}, {1}};
   hanging reader{{}, {2}};

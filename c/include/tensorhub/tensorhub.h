@@ -208,7 +208,8 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish(tensorhub_publisher
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_changed(
     tensorhub_publisher* publisher, uint64_t version, const char* const* names, size_t name_count,
     int64_t timeout_ms, tensorhub_publish_report* report, tensorhub_error** error);
-/// A copy: the bytes may change when this has returned.
+/// A copy: the bytes may change when this has returned. Number snapshots one after the other: only then do
+/// two memories take turns, and no snapshot waits for the readers of the one before.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_snapshot(tensorhub_publisher* publisher,
                                                                       uint64_t version, int64_t timeout_ms,
                                                                       tensorhub_publish_report* report,

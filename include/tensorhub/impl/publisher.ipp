@@ -14,6 +14,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+// Validated once: all workers of a publisher share the queue of its log.
 TENSORHUB_DECL any_publisher::any_publisher(worker_options options, const worker_policies& policies)
     : worker{options = validated(std::move(options)), policies}, snapshots_{std::move(options), policies} {}
 

@@ -31,8 +31,8 @@ class log_queue {
   log_queue(const log_queue&) = delete;
   log_queue& operator=(const log_queue&) = delete;
 
-  /// Returns at once. Without memory the line is lost; without a thread it waits for the next one, or for the
-  /// end.
+  /// Returns at once. Without memory the line is lost. If no thread can be started, the line is told with the
+  /// next one, or at the end.
   TENSORHUB_DECL void add(const log_line& line) noexcept;
 
  private:

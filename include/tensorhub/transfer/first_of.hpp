@@ -102,7 +102,8 @@ class first_of {
     std::tuple<typename Members::options...> members{};  ///< in the order of the list
     std::array<bool, count> enabled = all_enabled();     ///< false: this process does not use that member
     location here{};  ///< if it is empty, a worker fills it from its own options; the members get it too
-    /// Bounds each attempt but the last, which may take all of the caller's remaining time.
+    /// Bounds each attempt but the last, which may take all of the caller's remaining time; the others leave
+    /// at least half of it.
     std::chrono::milliseconds attempt_timeout{1500};
     std::chrono::milliseconds retry_after{60'000};  ///< per peer: so long a member that failed is tried last
     encryption required_encryption = encryption::nowhere;
@@ -602,7 +603,7 @@ class first_of {
   std::array<std::atomic<bool>, count> has_registered_{};
   std::array<std::atomic<bool>, count> has_connected_{};
   std::array<std::atomic<bool>, count> takes_devices_{};
-  std::array<std::atomic<bool>, count> is_left_out_{};  ///< of regions of device memory
+  std::array<std::atomic<bool>, count> is_left_out_{};  ///< does not take all device memory
   first_of_detail::place place_;
   first_of_detail::refusals refusals_;
   first_of_detail::failure_memory memory_of_failures_;

@@ -238,8 +238,9 @@ class worker {
   std::unique_ptr<worker_state> state_;
 };
 
-/// These take back what they hold at the same time, all within `timeout`; the report is of all of them, and
-/// the first one counts it. Throws `busy` before anything is hidden, or the first error, when all have ended.
+/// These workers, of which there is at least one, take back what they hold at the same time, all within
+/// `timeout`. The report is of all of them, and the first one counts it. Throws `busy` before anything is
+/// hidden, or the first error, when all have ended.
 TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> workers,
                                                    std::chrono::milliseconds timeout);
 

@@ -99,8 +99,8 @@ class choosing {
       workers_.swap(suspect_workers_);
       chosen = ask(asking, may_displace, upstream);
     }
-    if (chosen.source == nullptr) offer_handover(asking, excluded, without, may_cross);
-    return chosen.source == nullptr && !workers_.empty() ? ask(asking, may_displace, upstream) : chosen;
+    const bool is_left = chosen.source == nullptr && offer_handover(asking, excluded, without, may_cross);
+    return is_left ? ask(asking, may_displace, upstream) : chosen;
   }
 
   /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
@@ -118,25 +118,28 @@ class choosing {
   }
 
  private:
-  /// As the only candidate, if there is one: the worker that hands the version over to the asker's replica.
-  void offer_handover(const asker& asking, const std::vector<incarnation>& excluded,
-                      const worker_state* without, bool may_cross) {
+  /// Makes the worker that hands the version over to the asker's replica the only candidate. False: there is
+  /// none.
+  [[nodiscard]] bool offer_handover(const asker& asking, const std::vector<incarnation>& excluded,
+                                    const worker_state* without, bool may_cross) {
     forget_candidates();
     const model_state& model = *asking.replica->model;
     const auto handover = model.handovers.find(asking.version);
-    if (handover == model.handovers.end() || handover->second.temporary != asking.replica->name) return;
+    if (handover == model.handovers.end() || handover->second.temporary != asking.replica->name) return false;
     const auto from = model.replicas.find(handover->second.from);
-    if (from == model.replicas.end() || from->second->set_aside_as.empty()) return;
+    if (from == model.replicas.end() || from->second->set_aside_as.empty()) return false;
     worker_state* const holder = from->second->workers[asking.shard];
-    if (holder == nullptr || holder == without || contains(excluded, holder->id)) return;
-    if (!may_cross && holder->place.datacenter != asking.place->datacenter) return;
-    if (asking.reader != nullptr && reads_from(*asking.reader, holder->id, asking.operation)) return;
-    if (!holder->access.may_serve || !holder->still_has(asking.version) || holder->is_overwritten()) return;
+    if (holder == nullptr || holder == without || contains(excluded, holder->id)) return false;
+    if (!may_cross && holder->place.datacenter != asking.place->datacenter) return false;
+    if (asking.reader != nullptr && reads_from(*asking.reader, holder->id, asking.operation)) return false;
+    if (!holder->access.may_serve || !holder->still_has(asking.version) || holder->is_overwritten())
+      return false;
     const auto& known = model.layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
     candidates_.push_back({holder->id, &holder->place, holder->as_source.load, chunks, chunks, holder->spot,
                            holder->publisher});
     workers_.push_back(holder);
+    return true;
   }
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return detail::contains(list, id);

@@ -32,7 +32,7 @@ TENSORHUB_DECL void log_queue::add(const log_line& line) noexcept {
     lines_.push_back(line);
     changed_.notify_one();
     if (!thread_.joinable()) thread_ = std::thread{[this] { run(); }};
-  } catch (...) {
+  } catch (...) {  // no memory, no thread
   }
 }
 
