@@ -740,4 +740,7 @@ TEST_CASE("recovery: a server without an election takes over workers only while 
     join.before.moved = false;
     CHECK(server.ask<messages::join_reply>({14}, join).result.ok());
   }
+  SUBCASE("the worker was joined here, left for the other one, and is back before it was missed") {
+    CHECK(server.ask<messages::join_reply>({12}, moved("its own", {75})).result.code == errc::unavailable);
+  }
 }

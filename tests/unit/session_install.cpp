@@ -103,6 +103,26 @@ TEST_CASE("session: an installation does not wait for a server that is silent") 
   CHECK_FALSE(worker.sent<messages::holding_request>().has_value());
 }
 
+TEST_CASE("session: that all readers were cut off is told to the server that knew them, and to no other") {
+  driver worker{[](session_options& how) { how.server_timeout = 2000ms; }};
+  static_cast<void>(start_install(worker));
+  worker.pass(2000ms);
+  worker.drop_actions();
+  worker.core.all_cut_off(worker.now);
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  worker.clear_output();
+  auto reply = driver::joined_reply();
+  bool is_new = false;
+  SUBCASE("a new server") {
+    is_new = true;
+  }
+  SUBCASE("the same, which the worker joins again because another one does not take it over") {}
+  if (is_new) reply.epoch = server_epoch{78};
+  worker.answer(reply);
+  CHECK(worker.sent<messages::cut_off_done_request>().has_value() != is_new);
+}
+
 TEST_CASE("session: readers that are heard of are waited for until drain_timeout") {
   driver worker{[](session_options& how) { how.server_timeout = 2000ms; }};
   const auto ticket = start_install(worker);

@@ -106,6 +106,50 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("session: a worker that is back at a server that knows it still asks whether it is taken back") {
+  driver worker{[](session_options& how) {
+    how.servers = 2;
+    how.server_timeout = 2000ms;
+  }};
+  const auto second_says = [&](request_sequence sequence, messages::message body) {
+    worker.core.receive(worker.now, {78, sequence, {}, std::move(body)});
+  };
+  worker.join();
+  const auto waiting = worker.core.wait(worker.now, at_least(4), worker.in(60s));
+  worker.pass(2001ms);
+  CHECK(worker.action<session_actions::use_server>().index == 1);
+  second_says({}, messages::goodbye_push{server_epoch{78}, true, {}});
+  CHECK(worker.sent_body<messages::join_request>().before.moved);
+  auto accepted = driver::joined_reply();
+  accepted.epoch = server_epoch{78};
+  second_says(worker.last_sequence, accepted);
+  REQUIRE(worker.core.server() == server_epoch{78});
+  worker.clear_output();
+  SUBCASE("a late word of the first server is none of it") {
+    worker.push(messages::heartbeat_reply{server_epoch{77}, {}});
+    CHECK(worker.core.joined());
+    CHECK_FALSE(worker.sent<messages::join_request>().has_value());
+  }
+  SUBCASE("the second one is silent") {
+    worker.pass(2001ms);
+    CHECK(worker.action<session_actions::use_server>().index == 0);
+    CHECK(worker.sent<messages::heartbeat_request>().has_value());
+    worker.push(messages::heartbeat_reply{server_epoch{77}, {}});
+    CHECK_FALSE(worker.core.joined());
+    const auto join = worker.sent_body<messages::join_request>();
+    CHECK(join.before.moved);
+    CHECK(join.before.server == server_epoch{78});
+    messages::join_reply refusal;
+    refusal.result = {errc::unavailable, "no election"};
+    worker.answer(refusal);
+    CHECK(worker.action<session_actions::use_server>().index == 1);
+    CHECK_FALSE(worker.sent_body<messages::join_request>().before.moved);
+    second_says(worker.last_sequence, accepted);
+    CHECK(worker.core.joined());
+    CHECK_FALSE(worker.result(waiting).has_value());
+  }
+}
+
 TEST_CASE("session: a server that does not take over sends the worker back to the one that it came from") {
   driver worker{[](session_options& how) {
     how.servers = 2;

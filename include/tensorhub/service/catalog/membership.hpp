@@ -56,7 +56,7 @@ class membership {
     reply.group_timeout_ms = milliseconds(core_.options.group_timeout);
     reply.result = check_place(from, join);
     if (reply.result.ok() && join.before.returns) reply.result = check_vacant(from, join);
-    if (reply.result.ok()) reply.result = check_not_split(from, join);
+    if (reply.result.ok()) reply.result = check_not_split(join);
     if (reply.result.ok()) reply.result = check_replaces(from, join, client);
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
@@ -249,10 +249,10 @@ class membership {
 
   /// Without an election nobody knows whether the server that a worker comes from has ended, or is only slow:
   /// both would go on with a part of the workers. Only a server that has just been started, for all of them,
-  /// takes over.
-  [[nodiscard]] messages::status check_not_split(incarnation from, const messages::join_request& join) const {
+  /// takes over. One that the worker had left for the other knows what is out of date by now.
+  [[nodiscard]] messages::status check_not_split(const messages::join_request& join) const {
     const bool has_election = term_of(core_.epoch) != 0;
-    if (!join.before.moved || has_election || core_.recovering() || core_.find(from) != nullptr) return {};
+    if (!join.before.moved || has_election || core_.recovering()) return {};
     if (detail::contains(taken_over_, join.before.server)) return {};
     return {errc::unavailable,
             "this reference server has no election, and does not take over workers of another one that may "

@@ -105,7 +105,7 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
   if (speaker_ && term_of(speaker_) < term_of(believed_))
     return;  // from a server that another one has replaced
   contact_.heard = now;
-  if (is_late(envelope.body)) return;
+  if (is_late(envelope.body)) return ask_to_return(now);
   visit([&](const auto& body) { on_body(now, envelope, body); }, envelope.body);
 }
 
@@ -135,7 +135,6 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
 TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   contact_.rejoins_at = time_point::never();
   outbox_.forget({purpose::join});
-  outbox_.forget_cut_offs();
   messages::join_request join = session_detail::join_request_of(options_, *layout_);
   if (with_layout) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
   join.held = held_;
@@ -172,6 +171,12 @@ TENSORHUB_DECL bool session::is_late(const messages::message& body) const noexce
            holds_alternative<messages::why_reply>(body) || holds_alternative<messages::stuck_reply>(body));
 }
 
+TENSORHUB_DECL void session::ask_to_return(time_point now) {
+  if (!joined_ || server_index_ == joined_at_) return;
+  joined_ = false;
+  send_join(now);
+}
+
 TENSORHUB_DECL void session::note_end_of_server() {
   if (!server_ || !speaker_ || server_ == speaker_) return;
   if (detail::contains(ended_, server_)) return;
@@ -191,6 +196,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   note_end_of_server();
   joined_at_ = server_index_;
   contact_.refusal.clear();
+  if (server_ != reply.epoch) outbox_.forget_cut_offs();
   server_ = reply.epoch;
   believed_ = speaker_;
   std::replace(ended_.begin(), ended_.end(), server_, server_epoch{});

@@ -113,8 +113,8 @@ class outbox {
   [[nodiscard]] std::map<request_sequence, pending_request> take_all() { return std::exchange(open_, {}); }
 
   void forget(std::initializer_list<purpose> reasons);
-  /// Removes the reports that all readers were cut off: a server that is joined knows of no reader of before,
-  /// and they would end the leases of later ones.
+  /// Removes the reports that all readers were cut off: a new server knows of no reader of before, and they
+  /// would end the leases of later ones.
   void forget_cut_offs();
   /// Turns requests into notices: no call waits for the answer, but the server must still receive them.
   void make_notice(purpose why);
