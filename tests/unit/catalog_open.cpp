@@ -165,6 +165,28 @@ TEST_CASE("catalog: what may be opened") {
   CHECK(s.server.publish(other, wrong).ok());
 }
 
+TEST_CASE("catalog: an open version that one shard takes back fails the updates that are to read it there") {
+  driver<> server;
+  const incarnation trainer0 = server.join(1, "trainer", {0, 2});
+  const incarnation trainer1 = server.join(2, "trainer", {1, 2});
+  const incarnation rollout0 = server.join(3, "rollout", {0, 2});
+  server.join(4, "rollout", {1, 2});  // it has not called
+  for (const incarnation trainer : {trainer0, trainer1}) {
+    messages::publish_request request{{}, server.reference(2)};
+    request.held.open = true;
+    REQUIRE(server.ask<messages::status_reply>(trainer, request).result.ok());
+  }
+  auto update = server.update_message(rollout0, at_least(1));
+  update.ahead = true;
+  const auto sequence = server.send(rollout0, std::move(update));
+  REQUIRE(server.answer<messages::update_reply>(rollout0, sequence)->open);
+  server.unpublish(trainer1, 2);
+  const auto abort = server.push<messages::abort_push>(rollout0);
+  REQUIRE(abort.has_value());
+  CHECK(abort->reason.code == errc::unavailable);
+  CHECK(abort->reason.sentence.find("never whole") != std::string::npos);
+}
+
 TEST_CASE("catalog: all shards of an open version must be there, and it is whole with the last of them") {
   driver<> server;
   const incarnation trainer0 = server.join(1, "trainer", {0, 2});

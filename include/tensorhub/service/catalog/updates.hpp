@@ -192,11 +192,12 @@ class updates {
     const bool is_elsewhere =
         record != model.versions.end() && record->second.sources[shard]->complete_count() > 0;
     if (is_elsewhere || versions::is_open(model, version, shard)) return;
-    std::vector<operation_state*> failed;
-    for (const worker_state* reader : readers_of(model, version, shard))
-      failed.push_back(leases_.operation_read_by(*reader));
+    std::vector<operation_state*> failed;  // also those whose shard has not called yet
+    for (const auto& [serial, operation] : model.operations.all) {
+      const member_state* member = is_update_to(*operation, version) ? member_of(*operation, shard) : nullptr;
+      if (member != nullptr && member->phase < phase::finished && !member->keeps) failed.push_back(operation);
+    }
     for (operation_state* operation : failed) {
-      if (operation == nullptr) continue;
       close_failed(*operation, {errc::unavailable, "version " + to_string(version) + " of model '" +
                                                        model.name + "' was never whole: " + why});
     }
@@ -471,12 +472,15 @@ class updates {
   }
 
   /// Workers that have sources of this version, in this shard.
+  [[nodiscard]] static bool is_update_to(const operation_state& operation, version_number version) {
+    return operation.stage == operation_stage::decided && !operation.is_publish &&
+           operation.version == version;
+  }
   [[nodiscard]] std::vector<const worker_state*> readers_of(const model_state& model, version_number version,
                                                             std::uint32_t shard) const {
     std::vector<const worker_state*> out;
     for (const auto& [serial, operation] : model.operations.all) {
-      if (operation->is_closed() || !operation->is_decided() || operation->version != version) continue;
-      const member_state* member = member_of(*operation, shard);
+      const member_state* member = is_update_to(*operation, version) ? member_of(*operation, shard) : nullptr;
       const worker_state* reader = operation->replica->workers[shard];
       if (member != nullptr && member->phase == phase::assigned && reader != nullptr) out.push_back(reader);
     }
