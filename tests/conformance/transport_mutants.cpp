@@ -151,7 +151,9 @@ TEST_CASE("every mutant fails the rules that name its fault, and every rule is f
                                   "no_later_bytes_while_reading"});
   EXPECT_FAILURES(misses_target_bounds, {"misfit_is_local_error"});
   EXPECT_FAILURES(ignores_wake, {"wake_ends_wait"}, std::chrono::milliseconds{1000});
-  EXPECT_FAILURES(sleeps_through, {"wait_ends_with_a_completion", "wake_ends_wait"},
+  EXPECT_FAILURES(deaf_while_reading, {"wait_ends_with_a_completion", "silent_peer_ends_reads"},
+                  std::chrono::milliseconds{1000});
+  EXPECT_FAILURES(sleeps_through, {"wait_ends_with_a_completion", "wake_ends_wait", "silent_peer_ends_reads"},
                   std::chrono::milliseconds{1000});
   EXPECT_FAILURES(mixes_queues, {"queues_of_two_threads"});
   EXPECT_FAILURES(ignores_keys, {"forged_key_is_denied", "foreign_key_is_denied", "stale_key_is_denied",

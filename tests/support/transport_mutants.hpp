@@ -51,6 +51,7 @@ enum class fault {
   writes_beside,         ///< the byte after the target changes too
   misses_target_bounds,  ///< writes beyond the end of the local region
   ignores_wake,          ///< `wake` does nothing
+  deaf_while_reading,    ///< with reads outstanding, nothing ends a `wait`
   sleeps_through,        ///< `wait` always sleeps for its whole time
   mixes_queues,          ///< completions go to the queue of the process that polls next
   ignores_keys,          ///< the base address alone decides what is read
@@ -295,7 +296,7 @@ class mutant {
 
     void wait(duration timeout) noexcept {
       const fault kind = state_->owner->kind;
-      if (kind == fault::sleeps_through) {
+      if (kind == fault::sleeps_through || (kind == fault::deaf_while_reading && count_outstanding() > 0)) {
         std::this_thread::sleep_for(timeout);
       } else if (kind == fault::mixes_queues) {
         std::this_thread::sleep_for(std::min<duration>(timeout, std::chrono::milliseconds{1}));

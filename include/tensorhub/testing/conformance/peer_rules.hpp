@@ -74,7 +74,16 @@ std::vector<std::string> dead_peer_ends_reads(conformance_fixture<T>& fixture) {
   return found.take();
 }
 
-/// Promise 1 if the source is stopped and its connections stay open.
+/// True: a `wake` has ended a wait for reads of a peer that is silent, before they ended by themselves.
+template <transport T>
+bool wake_ends_wait_for(conformance_fixture<T>& fixture, conformance_scene<T>& scene) {
+  scene.reader.queue().wake();
+  scene.reader.queue().wait(fixture.left());
+  return scene.reader.take([](const completion&) {}) == 0 && !fixture.overdue();
+}
+
+/// Promise 1 if the source is stopped and its connections stay open: reads end by themselves, and a wait for
+/// them by a `wake` (one of several waits: this thread may stand still for the time-out of the peer).
 template <transport T>
 std::vector<std::string> silent_peer_ends_reads(conformance_fixture<T>& fixture) {
   findings found;
@@ -83,19 +92,24 @@ std::vector<std::string> silent_peer_ends_reads(conformance_fixture<T>& fixture)
     return {};
   }
   constexpr std::size_t depth = 8;
-  conformance_scene<T> scene{fixture, 4096, depth * 4096, depth};
-  scene.require_readable(found, scene.remote, "before the peer was stopped");
-  fixture.stall(scene.source);
-  found.require(post_slots(scene, 4096) == depth, "an empty queue does not take its depth");
-  scene.reader.drain([&](const completion& done) {
-    found.require(done.status == completion_status::peer_lost,
-                  "the peer is silent, and a read " + describe_status(done.status));
-  });
-  scene.reader.require_each_once(found, "the peer is silent");
-  const auto code =
-      connect_error(*scene.target, scene.source->address(), scene.source.self, std::chrono::milliseconds{50});
-  found.require(code == errc::timed_out || code == errc::transport_failed,
-                "connecting to a silent peer " + describe_error(code));
+  bool is_woken = false;
+  for (int tries = 0; tries < 5 && !is_woken && !fixture.overdue(); ++tries) {
+    conformance_scene<T> scene{fixture, 4096, depth * 4096, depth};
+    scene.require_readable(found, scene.remote, "before the peer was stopped");
+    fixture.stall(scene.source);
+    found.require(post_slots(scene, 4096) == depth, "an empty queue does not take its depth");
+    is_woken = wake_ends_wait_for(fixture, scene);
+    scene.reader.drain([&](const completion& done) {
+      found.require(done.status == completion_status::peer_lost,
+                    "the peer is silent, and a read " + describe_status(done.status));
+    });
+    scene.reader.require_each_once(found, "the peer is silent");
+    const auto code = connect_error(*scene.target, scene.source->address(), scene.source.self,
+                                    std::chrono::milliseconds{50});
+    found.require(code == errc::timed_out || code == errc::transport_failed,
+                  "connecting to a silent peer " + describe_error(code));
+  }
+  found.require(is_woken, "a wake does not end a wait for reads of a silent peer, which their end does");
   return found.take();
 }
 
