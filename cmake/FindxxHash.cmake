@@ -12,14 +12,15 @@ if(xxHash_FOUND AND NOT TARGET xxHash::xxHash)
   set_target_properties(xxHash::xxHash PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${xxHash_INCLUDE_DIR}")
   if(xxHash_LIBRARY AND EXISTS "${xxHash_INCLUDE_DIR}/xxh_x86dispatch.h")
     include(CheckCXXSourceCompiles)
+    include(CMakePushCheckState)
+    cmake_push_check_state(RESET)
     set(CMAKE_REQUIRED_INCLUDES "${xxHash_INCLUDE_DIR}")
     set(CMAKE_REQUIRED_LIBRARIES "${xxHash_LIBRARY}")
     check_cxx_source_compiles(
       "#include <xxh_x86dispatch.h>
        int main() { return static_cast<int>(XXH3_128bits_withSeed_dispatch(\"\", 0, 1).low64 & 1u); }"
       xxHash_HAS_DISPATCH)
-    unset(CMAKE_REQUIRED_INCLUDES)
-    unset(CMAKE_REQUIRED_LIBRARIES)
+    cmake_pop_check_state()
     if(xxHash_HAS_DISPATCH)
       set_target_properties(xxHash::xxHash PROPERTIES INTERFACE_LINK_LIBRARIES "${xxHash_LIBRARY}"
                                                       INTERFACE_COMPILE_DEFINITIONS TENSORHUB_XXHASH_DISPATCH)

@@ -58,6 +58,8 @@ if(WAY STREQUAL optional_component)
   step(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${prefix})
   step(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR}/consumer -B ${WORK}/consumer -DWAY=include_folder
        -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_CXX_COMPILER=${COMPILER})
+  # What links the compiled library gets it.
+  step(${without} -DTENSORHUB_BUILD_COMPILED=OFF -DTENSORHUB_BUILD_TOOLS=ON)
   set(last)
   foreach(pair IN LISTS pairs)
     string(REGEX REPLACE "=.*" "" component ${pair})

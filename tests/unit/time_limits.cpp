@@ -26,6 +26,8 @@ TEST_CASE("time limits: a server's, too") {
   given.heartbeat_interval = milliseconds::min();
   CHECK(validated(given).worker_timeout == milliseconds{0});
   CHECK(validated(given).heartbeat_interval == milliseconds{1});
+  given = {.heartbeat_interval = milliseconds{500}, .worker_timeout = milliseconds{300}};
+  CHECK(validated(given).heartbeat_interval == milliseconds{100});  // or idle workers would be declared dead
 }
 
 TEST_CASE("time limits: options that clocks cannot add are brought within a year") {

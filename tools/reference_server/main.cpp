@@ -45,7 +45,7 @@ constexpr std::string_view usage =
     "  --address A            where workers connect (tcp://127.0.0.1:5570; tcp://0.0.0.0:5570 for other "
     "machines,\n"
     "                         with --keys or --insecure)\n"
-    "  --heartbeat-ms N       interval of the workers' heartbeats (500)\n"
+    "  --heartbeat-ms N       interval of the workers' heartbeats (500; at most a third of --worker-timeout-ms)\n"
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
     "  --retain N             records (numbers and digests, no weights) kept of versions that nobody holds "

@@ -16,7 +16,8 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct catalog_options {
-  std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;  ///< 1 ms to 60 s
+  /// From 1 ms to 60 s, and at most a third of `worker_timeout`.
+  std::chrono::milliseconds heartbeat_interval = defaults::heartbeat_interval;
   /// Time without a message after which a worker is declared dead.
   std::chrono::milliseconds worker_timeout = defaults::worker_timeout;
   /// Time without a received chunk after which a reader's source may be given to a waiting reader.
@@ -38,8 +39,10 @@ struct catalog_options {
   for (auto* each :
        {&options.worker_timeout, &options.progress_timeout, &options.group_timeout, &options.recovery_grace})
     *each = detail::bounded(*each);
+  const auto longest = std::min(limits::heartbeat_interval, options.worker_timeout / 3);
   options.heartbeat_interval =
-      std::clamp(options.heartbeat_interval, std::chrono::milliseconds{1}, limits::heartbeat_interval);
+      std::clamp(options.heartbeat_interval, std::chrono::milliseconds{1},
+                 std::max<std::chrono::milliseconds>(longest, std::chrono::milliseconds{1}));
   return options;
 }
 
