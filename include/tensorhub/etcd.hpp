@@ -122,7 +122,8 @@ class standby_candidate {
 
   void ask(const etcd_request& request);
 
-  /// Starts or stops the server, so that it runs exactly while this candidate leads.
+  /// Starts or stops the server, so that it runs exactly while this candidate leads. A server that hangs is
+  /// waited for, while the lease passes.
   void settle();
 
   void start_server();

@@ -102,13 +102,22 @@ TEST_CASE("libfabric: at max_connections a reader is refused, until the oldest c
   }
 }
 
-TEST_CASE("libfabric: advertised_host is what peers connect to") {
-  const libfabric source{{.listen_host = "0.0.0.0", .advertised_host = "127.0.0.2"}, incarnation{1}};
-  CHECK(source.address().text.find("7f000002") != std::string::npos);  // a socket address, in hexadecimal
-  libfabric reader{{}, incarnation{2}};
-  auto queue = reader.make_queue(1);
-  const auto endpoint = reader.connect(queue, source.address(), incarnation{1}, std::chrono::seconds{20});
-  CHECK(endpoint.usable());
+TEST_CASE("libfabric: advertised_host is what peers connect to, and what a reader tells of itself") {
+  for (const char* provider : {"tcp", "tcp;ofi_rxm"}) {
+    CAPTURE(provider);
+    const libfabric source{{.provider = provider, .listen_host = "0.0.0.0", .advertised_host = "127.0.0.2"},
+                           incarnation{1}};
+    CHECK(source.address().text.find("7f000002") != std::string::npos);  // a socket address, in hexadecimal
+    libfabric near{{.provider = provider}, incarnation{2}};
+    libfabric everywhere{{.provider = provider, .listen_host = "0.0.0.0", .advertised_host = "127.0.0.3"},
+                         incarnation{3}};
+    for (libfabric* reader : {&near, &everywhere}) {
+      auto queue = reader->make_queue(1);
+      const auto endpoint =
+          reader->connect(queue, source.address(), incarnation{1}, std::chrono::seconds{20});
+      CHECK(endpoint.usable());
+    }
+  }
 }
 
 // transports/libfabric/README.md says what it has found.

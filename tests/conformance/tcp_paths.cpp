@@ -254,6 +254,13 @@ TEST_CASE("tcp: max_connections, beyond which a reader is refused, and one that 
   for (int i = 0; i < 2; ++i) endpoints.push_back(reader.connect(queue, source.address(), source_id, 20s));
   CHECK_THROWS_AS(static_cast<void>(reader.connect(queue, source.address(), source_id, 20s)), error);
   CHECK(endpoints.front().usable());
+  std::string sentence;
+  try {
+    static_cast<void>(reader.connect(queue, source.address(), source_id, 20s));
+  } catch (const error& e) {
+    sentence = e.sentence();
+  }
+  CHECK_MESSAGE(sentence.find("options::max_connections") != std::string::npos, sentence);
   endpoints.pop_back();
   CHECK(connects_within(20s, reader, queue, source));
 }
@@ -498,6 +505,30 @@ TEST_CASE("tcp paths: a reader on this machine gets nothing by reference, whatev
     return;
   }
   CHECK(status_after_revocation({.listen_host = own}, {}) == completion_status::ok);
+}
+
+TEST_CASE("tcp paths: a file that sendfile does not take is copied") {
+  const detail::unique_fd file{::memfd_create("huge", MFD_HUGETLB | MFD_CLOEXEC)};
+  if (!file) {
+    std::cout << "SKIPPED: conformance.tcp_paths: this kernel has no files of huge pages" << std::endl;
+    return;
+  }
+  constexpr std::uint64_t bytes = 1u << 20;
+  std::vector<std::byte> from(bytes, std::byte{7}), target(bytes);
+  const memory_range range{from.data(), bytes, memory_kind::host, file.get()};
+  const memory_range into_range{target.data(), bytes};
+  tcp source{{.send_from_file = transports::file_sending::always}, source_id}, reader{{}, reader_id};
+  auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+  const auto into = reader.register_memory(std::span{&into_range, 1}, region_access::local_write);
+  const remote_region remote = source.describe(regions.front());
+  auto queue = reader.make_queue(1);
+  auto endpoint = reader.connect(queue, source.address(), source_id, 20s);
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(queue.post_read(endpoint, into.front(), 0, {&remote, 0, bytes}, 1) == post_result::posted);
+    CHECK(take_one(queue).status == completion_status::ok);
+    CHECK(target == from);
+    std::fill(target.begin(), target.end(), std::byte{0});
+  }
 }
 
 TEST_CASE("tcp paths: memory sent by reference and revoked: no other stream confirms later bytes") {

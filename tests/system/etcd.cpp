@@ -276,6 +276,30 @@ TEST_CASE("etcd: without etcd the leader stops in time, and says so; when etcd i
   CHECK(reader.memory.holds(2));
 }
 
+TEST_CASE("etcd: a leader whose server hangs in its log is replaced, and nobody waits for the log") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  const std::string a = address_of(free_port()), b = address_of(free_port());
+  std::atomic<bool> hangs = false, goes_on = false;
+  auto hanging = candidate(etcd, a);
+  hanging.server.log = [&](const tensorhub::log_line& line) {
+    if (!contains(line.text, "joined")) return;
+    hangs = true;
+    while (!goes_on) std::this_thread::sleep_for(10ms);
+  };
+  const standby first{hanging};
+  REQUIRE(eventually([&] { return first.leads(); }));
+  const standby second{candidate(etcd, b)};
+  trainer source{member_of(a + "," + b, "trainer-0")};
+  source.memory.fill(1);
+  source.worker.publish(1, patience);
+  CHECK(hangs);
+  CHECK(second.leads());
+  CHECK_FALSE(first.leads());
+  goes_on = true;
+}
+
 TEST_CASE("etcd: a leader that ends gives way at once; one whose address is taken stands back") {
   if (etcd_program().empty()) return;
   etcd_member etcd;

@@ -377,6 +377,19 @@ TEST_CASE("a member that failed a short time ago is tried before it is said that
   CHECK(contains(second.why(), "three: not started by the peer"));
 }
 
+TEST_CASE("a member that was passed over is given time when its turn comes after all") {
+  using slow_or_late = first_of<slow, late>;
+  const slow_or_late source{{}, {1}};
+  slow_or_late::options how;
+  how.attempt_timeout = 10s;
+  slow_or_late reader{how, {2}};
+  auto queue = reader.make_queue(4);
+  CHECK(reader.connect(queue, source.address(), {1}, 30ms).through() == "two");  // half of it is too little
+  late::hangs = true;
+  CHECK(reader.connect(queue, source.address(), {1}, 2s).through() == "slow");
+  late::hangs = false;
+}
+
 TEST_CASE("how long a failure is remembered") {
   using namespace first_of_detail;
   failure_memory memory;

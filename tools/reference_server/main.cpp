@@ -25,6 +25,7 @@
 #include <tensorhub/policy/consistency/independent.hpp>
 #include <tensorhub/policy/scheduler/least_loaded.hpp>
 #include <tensorhub/server.hpp>
+#include <tensorhub/service/log_queue.hpp>
 #include <tensorhub/tensorhub.hpp>
 #include <tensorhub/types/plain_text.hpp>
 #include <utility>
@@ -45,7 +46,8 @@ constexpr std::string_view usage =
     "  --address A            where workers connect (tcp://127.0.0.1:5570; tcp://0.0.0.0:5570 for other "
     "machines,\n"
     "                         with --keys or --insecure)\n"
-    "  --heartbeat-ms N       interval of the workers' heartbeats (500; at most a third of --worker-timeout-ms)\n"
+    "  --heartbeat-ms N       interval of the workers' heartbeats (500; at most a third of "
+    "--worker-timeout-ms)\n"
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
     "  --retain N             records (numbers and digests, no weights) kept of versions that nobody holds "
@@ -348,6 +350,7 @@ void serve(const settings& given) {
   sigaddset(&ends, SIGTERM);
   if (!given.allow.empty()) sigaddset(&ends, SIGHUP);  // else it is the caller's, such as nohup's
   sigprocmask(SIG_BLOCK, &ends, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // who reads the log, or the address, may end first
   const auto make_server = [&given](tensorhub::reference_server_options options) {
     return std::make_unique<tensorhub::catalog_server>(std::move(options), scheduler_named(given.scheduler),
                                                        consistency_named(given.consistency));
@@ -374,11 +377,12 @@ void serve(const settings& given) {
 int main(int argc, char** argv) try {
   if (argc > 1 && std::string_view{argv[1]} == "--ask") return ask({argv + 2, argv + argc});
   settings given = parse(argc, argv);
-  given.server.log = [json = given.log_json](const tensorhub::log_line& line) {
+  // In a thread of its own: whoever reads the log may stop for a while, and the server does not.
+  given.server.log = tensorhub::queued([json = given.log_json](const tensorhub::log_line& line) {
     const std::string text =
         json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line);
     std::fprintf(stderr, "%s\n", text.c_str());
-  };
+  });
   raise_descriptors();
   serve(given);
 } catch (const tensorhub::error& e) {

@@ -89,7 +89,7 @@ TENSORHUB_C_API void tensorhub_error_free(tensorhub_error* error);
 /// (tensorhub/key_files.hpp).
 typedef struct tensorhub_server_options {
   size_t struct_bytes;
-  const char* address;  ///< "tcp://host:port"; NULL: any free port of the loopback interface
+  const char* address;         ///< "tcp://host:port"; NULL: any free port of the loopback interface
   uint64_t worker_timeout_ms;  ///< silence after which a worker is declared dead; 0: 5000
   const char* public_key;
   const char* secret_key;

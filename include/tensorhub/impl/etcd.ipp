@@ -134,6 +134,10 @@ TENSORHUB_DECL void standby_candidate::settle() {
   if (core_.state() == election_state::leader) {
     fence_->set(core_.leads_until());
     if (!server_) start_server();
+    if (server_ && server_->hangs_for() > 2 * options_.election.lease) {
+      core_.resign(clock_.now(), "its server does not run any more: it hangs, perhaps in its log");
+      fence_->set({INT64_MIN});
+    }
   }
   if (core_.state() != election_state::leader && server_) stop_server();
   core_.stopped(clock_.now());

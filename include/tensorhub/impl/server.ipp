@@ -89,6 +89,10 @@ class catalog_server::loop {
     return out;
   }
 
+  [[nodiscard]] duration hangs_for() const noexcept {
+    return duration{clock_.now().nanoseconds - round_at_.load()};
+  }
+
   void allow(const std::string& key, client_rules rules) {
     if (!guard_) throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
     if (!is_curve_key(key))
@@ -158,6 +162,7 @@ class catalog_server::loop {
   /// is judged; then it waits.
   void step() {
     const time_point began = clock_.now();
+    round_at_.store(began.nanoseconds);
     detect_pause(began);
     const bool more = receive_some();
     const time_point now = clock_.now();
@@ -513,6 +518,7 @@ class catalog_server::loop {
   options options_;
   server_epoch epoch_;
   steady_clock clock_;
+  std::atomic<std::int64_t> round_at_ = clock_.now().nanoseconds;  ///< when the thread's last round began
   catalog catalog_;
   std::shared_ptr<zmq::context_t> context_;
   zmq::socket_t socket_;
@@ -555,6 +561,9 @@ TENSORHUB_DECL catalog_server::catalog_server(options how, any_scheduler schedul
 TENSORHUB_DECL catalog_server::~catalog_server() = default;
 TENSORHUB_DECL const std::string& catalog_server::address() const noexcept {
   return loop_->address();
+}
+TENSORHUB_DECL duration catalog_server::hangs_for() const noexcept {
+  return loop_->hangs_for();
 }
 TENSORHUB_DECL server_epoch catalog_server::epoch() const noexcept {
   return loop_->epoch();

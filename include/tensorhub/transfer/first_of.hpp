@@ -536,9 +536,11 @@ class first_of {
     return peer.datacenter.empty() || peer.datacenter != place_.datacenter;
   }
 
-  /// A member behind this one may reach the peer, too, and needs some of the time.
+  /// Another member may reach the peer, too, and needs some of the time: one behind this one, or one that was
+  /// passed over and gets its turn after all.
   template <std::size_t I>
   [[nodiscard]] bool may_follow(const first_of_detail::place& where, const attempts& tried) const {
+    if (!tried.again && tried.passed_over != 0) return true;
     return [&]<std::size_t... J>(std::index_sequence<J...>) {
       return ((J > I && std::get<J>(members_) && !is_left_out_[J] && where.address_of(J) != nullptr &&
                (member<J>::capabilities.crosses_hosts || where.machine == place_.machine) &&

@@ -80,6 +80,8 @@ class questions {
     } else {
       for (const decision_state& decision : worker->as_reader.decisions)
         reply.decisions += core_.describe(worker, decision) + "\n";
+      while (reply.decisions.size() > limits::text_bytes)  // the latest ones are those that are asked for
+        reply.decisions.erase(0, reply.decisions.find('\n') + 1);
     }
     core_.send(from, sequence, std::move(reply));
   }

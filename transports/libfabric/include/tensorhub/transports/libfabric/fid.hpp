@@ -62,6 +62,10 @@ struct raw_address {
   [[nodiscard]] bool has_form_of(std::span<const std::byte> other) const noexcept;
 };
 
+/// The same port at this host (a numeric address; empty: `own`), as peers are to be told of an endpoint that
+/// listens at all addresses. Throws `invalid_argument` if the host is of another family.
+[[nodiscard]] raw_address advertised(raw_address own, const std::string& host);
+
 /// The content of `transport_address::text`: "libfabric://<provider>/<msg or rdm>/<format>/<hexadecimal
 /// address>".
 struct peer_address {

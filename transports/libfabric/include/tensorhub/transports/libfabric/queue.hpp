@@ -184,6 +184,8 @@ class queue_core {
 
   /// Requests pieces, as far as the limits permit.
   void pump(endpoint_core& endpoint) noexcept;
+  /// The completion queue has no room for more pieces, of whatever endpoint.
+  [[nodiscard]] bool is_full() const noexcept { return in_flight_ >= cq_entries / 2; }
 
   void read_cq(::fid_cq& cq) noexcept;
 
@@ -214,6 +216,8 @@ class queue_core {
   std::uint64_t piece_bytes_;
   std::size_t pieces_in_flight_;
   duration peer_timeout_;
+  std::string advertised_host_;
+  std::size_t first_pumped_ = 0;  ///< the endpoints take turns with what a round has room for
   read_ledger ledger_;
   waiter waiter_;
   std::deque<std::unique_ptr<endpoint_operations>>

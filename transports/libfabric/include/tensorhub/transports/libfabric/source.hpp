@@ -138,8 +138,6 @@ class source {
   /// The greeting endpoint has its own domain, in which no memory is registered for peers.
   void open_greeting_endpoint();
 
-  [[nodiscard]] static raw_address advertised(raw_address own, const std::string& host);
-
   // ---- the thread ---------------------------------------------------------------------------------------
 
   void run() noexcept;
@@ -198,6 +196,7 @@ class source {
 
   const provider& provider_;
   std::size_t max_connections_;
+  std::string advertised_host_;
   detail::reader_gate gate_;
   std::uint64_t nonce_;
   peer_address address_{};

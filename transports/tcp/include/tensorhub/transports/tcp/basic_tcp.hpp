@@ -259,7 +259,8 @@ class basic_tcp {
       if (taken == 0 || (taken < 0 && errno != EAGAIN && errno != EINTR))
         throw error(errc::transport_failed, prefix + channel.why_closed());
       if (taken > 0) have += static_cast<std::size_t>(taken);
-      if (taken < 0 && !wait_ready(channel.socket(), POLLIN, until))
+      const bool is_late = taken < 0 && std::chrono::steady_clock::now() >= until;
+      if (is_late || (taken < 0 && !wait_ready(channel.socket(), POLLIN, until)))
         throw error(errc::timed_out, prefix + "accepted the connection and sent no welcome");
     }
     check_welcome(answer, prefix, who.source);

@@ -303,6 +303,10 @@ class basic_connection {
     if (now.header_sent == sizeof now.header && now.from_file) {
       auto offset = static_cast<off_t>(now.part.backing_offset);
       sent = ::sendfile(socket(), now.part.backing_fd, &offset, std::min(now.part.bytes, largest_send_bytes));
+      if (sent < 0 && !would_block() && errno != EPIPE && errno != ECONNRESET) {
+        now.from_file = send_from_file_ = false;  // no file system has to know sendfile: hugetlbfs does not
+        return send_some();
+      }
       if (sent > 0) consume(now, static_cast<std::uint64_t>(sent));
     } else {
       auto* const header = reinterpret_cast<std::byte*>(&now.header) + now.header_sent;

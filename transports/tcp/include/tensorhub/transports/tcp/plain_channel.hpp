@@ -112,7 +112,10 @@ class plain_channel {
   }
   [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept;
   [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }
-  [[nodiscard]] static std::string why_closed() { return "closed the connection instead of greeting"; }
+  [[nodiscard]] static std::string why_closed() {
+    return "closed the connection instead of greeting: is it a data port of TensorHub? (It closes "
+           "connections beyond options::max_connections, or half of ulimit -n, too.)";
+  }
 
  private:
   [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept;

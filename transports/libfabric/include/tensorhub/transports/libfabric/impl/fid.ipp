@@ -90,6 +90,29 @@ TENSORHUB_DECL std::optional<peer_address> peer_address::parsed(std::string_view
   return out;
 }
 
+TENSORHUB_DECL raw_address advertised(raw_address own, const std::string& host) {
+  if (host.empty()) return own;
+  if (own.format == FI_SOCKADDR_IN && own.bytes.size() == sizeof(sockaddr_in)) {
+    sockaddr_in in{};
+    std::memcpy(&in, own.bytes.data(), sizeof in);
+    if (::inet_pton(AF_INET, host.c_str(), &in.sin_addr) == 1) {
+      std::memcpy(own.bytes.data(), &in, sizeof in);
+      return own;
+    }
+  }
+  if (own.format == FI_SOCKADDR_IN6 && own.bytes.size() == sizeof(sockaddr_in6)) {
+    sockaddr_in6 in{};
+    std::memcpy(&in, own.bytes.data(), sizeof in);
+    if (::inet_pton(AF_INET6, host.c_str(), &in.sin6_addr) == 1) {
+      std::memcpy(own.bytes.data(), &in, sizeof in);
+      return own;
+    }
+  }
+  throw error(errc::invalid_argument,
+              "libfabric: advertised_host '" + host +
+                  "' is not a numeric address of the family that the provider listens at");
+}
+
 TENSORHUB_DECL ssize_t connection_event::read(::fid_eq* eq) noexcept {
   const auto bytes = ::fi_eq_read(eq, &kind_, raw_.data(), raw_.size(), 0);
   data_bytes_ = bytes > static_cast<ssize_t>(head_bytes) ? static_cast<std::size_t>(bytes) - head_bytes : 0;

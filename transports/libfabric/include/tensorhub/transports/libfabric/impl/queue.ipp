@@ -31,6 +31,7 @@ TENSORHUB_DECL queue_core::queue_core(const provider& chosen, const libfabric_op
       piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, chosen.max_message_bytes()))},
       pieces_in_flight_{std::max<std::size_t>(1, options.pieces_in_flight)},
       peer_timeout_{tensorhub::detail::bounded(options.peer_timeout)},
+      advertised_host_{options.advertised_host},
       ledger_{depth},
       waiter_{chosen.fabric()},
       cq_{open_cq(chosen.domain(), cq_entries, chosen.connected(), waiter_, chosen.description())},
@@ -144,6 +145,7 @@ TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const pe
                                                   const hello& greeting, clock::time_point until) {
   fresh.own_cq_ = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
   fresh.fids_ = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(), fresh.own_cq_.get()};
+  fresh.fids_.own_address = advertised(std::move(fresh.fids_.own_address), advertised_host_);
   ::fid_ep* const own = fresh.fids_.endpoint.get();
   endpoint_operations& messages = *fresh.operations_;
   messages.outgoing = std::make_unique<message>(provider_, provider_.domain());
@@ -231,9 +233,13 @@ TENSORHUB_DECL void queue_core::drive() noexcept {
     if (each->own_cq_) read_cq(*each->own_cq_);
   }
   const auto now = clock::now();
-  for (endpoint_core* each : endpoints_) {
+  ++first_pumped_;
+  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
+    endpoint_core* const each = endpoints_[(first_pumped_ + i) % endpoints_.size()];
     if (each->state_ != endpoint_core::state::ready) continue;
     if (each->waiting_count_ > 0) pump(*each);
+    if (each->in_flight_ == 0 && is_full())
+      each->last_progress_ = now;  // it waits for others, not for its peer
     if (each->has_work() && now - each->last_progress_ > peer_timeout_) each->mark_broken({});
   }
   // By index: while a broken endpoint is closed, others may break.
@@ -249,8 +255,8 @@ TENSORHUB_DECL bool queue_core::may_close(const endpoint_core& endpoint,
 }
 
 TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
-  while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ &&
-         in_flight_ < cq_entries / 2 && endpoint.state_ == endpoint_core::state::ready) {
+  while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ && !is_full() &&
+         endpoint.state_ == endpoint_core::state::ready) {
     posted_read& read = *endpoint.waiting_[endpoint.waiting_first_];
     const auto slot = detail::find(endpoint.operations_->pieces, nullptr, &piece::read);
     const std::uint64_t target = read.into_offset + read.asked_bytes;

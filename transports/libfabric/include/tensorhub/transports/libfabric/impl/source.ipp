@@ -16,6 +16,7 @@ TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& o
                               std::uint64_t nonce)
     : provider_{chosen},
       max_connections_{options.max_connections},
+      advertised_host_{options.advertised_host},
       gate_{self},
       nonce_{nonce},
       waiter_{chosen.fabric()},
@@ -27,7 +28,7 @@ TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& o
   address_ = {
       provider_.name(), provider_.connected(),
       advertised(provider_.connected() ? provider_.address_of(*listener_) : greeting_endpoint_.own_address,
-                 options.advertised_host)};
+                 advertised_host_)};
   thread_ = tensorhub::detail::started_thread("libfabric", [this] { run(); });
 }
 
@@ -99,29 +100,6 @@ TENSORHUB_DECL void source::open_greeting_endpoint() {
       addressed_endpoint{provider_, greeting_domain_.get(), provider_.listening_info(), greeting_cq_.get()};
   for (const auto& each : greeting_inbox_)
     check("nothing can be received", each->receive(greeting_endpoint_.endpoint.get()));
-}
-
-TENSORHUB_DECL raw_address source::advertised(raw_address own, const std::string& host) {
-  if (host.empty()) return own;
-  if (own.format == FI_SOCKADDR_IN && own.bytes.size() == sizeof(sockaddr_in)) {
-    sockaddr_in in{};
-    std::memcpy(&in, own.bytes.data(), sizeof in);
-    if (::inet_pton(AF_INET, host.c_str(), &in.sin_addr) == 1) {
-      std::memcpy(own.bytes.data(), &in, sizeof in);
-      return own;
-    }
-  }
-  if (own.format == FI_SOCKADDR_IN6 && own.bytes.size() == sizeof(sockaddr_in6)) {
-    sockaddr_in6 in{};
-    std::memcpy(&in, own.bytes.data(), sizeof in);
-    if (::inet_pton(AF_INET6, host.c_str(), &in.sin6_addr) == 1) {
-      std::memcpy(own.bytes.data(), &in, sizeof in);
-      return own;
-    }
-  }
-  throw error(errc::invalid_argument,
-              "libfabric: advertised_host '" + host +
-                  "' is not a numeric address of the family that the provider listens at");
 }
 
 TENSORHUB_DECL void source::run() noexcept {
@@ -307,6 +285,7 @@ TENSORHUB_DECL const raw_address& source::open_reader_endpoint(const hello& gree
     serving.own_cq = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
   serving.fids = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(),
                                     serving.own_cq ? serving.own_cq.get() : cq_.get()};
+  serving.fids.own_address = advertised(std::move(serving.fids.own_address), advertised_host_);
   for (const auto& each : serving.inbox)
     check("nothing can be received", each->receive(serving.fids.endpoint.get()));
   served_.push_back(std::move(serving));
