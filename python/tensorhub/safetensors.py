@@ -12,15 +12,13 @@ import json
 import math
 import mmap
 import os
-import secrets
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorhub import _core
 from tensorhub.errors import InvalidArgument
-from tensorhub.workers import Options, Publisher, Subscriber
+from tensorhub.workers import Options, Publisher, Subscriber, replica_of_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +116,7 @@ def save_file(
     A model of several shards is as many files: `shard=(index, count)` names one.
     """
     path = Path(path)
-    unique = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    unique = replica_of_process()
     replica = replica or f"save-{unique}"
     with Subscriber(server, model, replica, **options) as asker:
         count = max((each.shards for each in asker.models(model, timeout)), default=1)

@@ -83,13 +83,25 @@ class ArenaPublisher:
     def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
         if self._waiting is not None:
-            for name, tensor in self._waiting.items():
-                if name not in self._layout:  # an earlier commit may have failed after this
-                    self._declare(name, tensor.dtype, tensor.shape)
+            self._declare_waiting()
             for name, tensor in self._waiting.items():
                 self._publisher.put(name, tensor.resolve_conj())
             self._waiting = None
         return self._publisher.commit(version, timeout)
+
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint, as at `tensorhub.ArenaPublisher`. Waits for a layout, if none is known: `put` first."""
+        self._declare_waiting()
+        self._publisher.roll_back_to(version, timeout)
+
+    def unpublish(self, timeout: float = _core.drain_timeout) -> UnpublishReport:
+        """Takes back what is published or begun, as at `tensorhub.ArenaPublisher`."""
+        return self._publisher.unpublish(timeout)
+
+    def _declare_waiting(self) -> None:
+        for name, tensor in (self._waiting or {}).items():
+            if name not in self._layout:  # an earlier commit may have failed after this
+                self._declare(name, tensor.dtype, tensor.shape)
 
     def _declare(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
         self._publisher.declare(name, shape, str(dtype).removeprefix("torch."))

@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
+import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -53,6 +55,12 @@ __all__ = [
     "Subscriber",
     "Update",
 ]
+
+
+def replica_of_process() -> str:
+    """A replica name that no other process has: containers of one host may share its name and process numbers."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
 
 Mode = Literal["in_place", "staged", "double_buffered"]
 """Where a subscriber receives.

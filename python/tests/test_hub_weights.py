@@ -63,3 +63,22 @@ def test_a_cancelled_receive_ends_and_the_next_one_works(
     assert hub.version == 2
     hub.close()
     trainer.close()
+
+
+def test_two_processes_of_one_host_and_number_do_not_replace_each_other(
+    server: th.ReferenceServer, hub_weights: Any
+) -> None:
+    """As in two containers, which share a host's name and each count their processes from 1."""
+    trainer = th.Publisher(server, "policy", "trainer-0")
+    trainer.add("w", np.arange(1000, dtype=np.float32))
+    both = [hub_weights(server=server.address, timeout=20.0) for _ in range(2)]
+
+    async def receive(hub: Any, version: int) -> list[str]:
+        return [name async for name, _ in hub.receive(version)]
+
+    for version in (1, 2, 3, 4):  # into either memory of a receiver, twice
+        with trainer.published(version):
+            assert [asyncio.run(receive(each, version)) for each in both] == [["w"], ["w"]]
+    for each in both:
+        each.close()
+    trainer.close()

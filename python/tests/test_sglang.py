@@ -52,16 +52,17 @@ def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None
 
 class HookType(Enum):
     BEFORE = "before"
+    AROUND = "around"
 
 
 class HookRegistry:
-    """What is recorded of SGLang 0.5.23's: a hook before a function is given its arguments, and may change them."""
+    """What is recorded of SGLang 0.5.23's: a hook before a function may change its arguments, one around calls it."""
 
     hooks: dict[str, Callable[..., Any]]
 
     @classmethod
     def register(cls, target: str, hook: Callable[..., Any], hook_type: HookType) -> None:
-        assert hook_type is HookType.BEFORE
+        assert hook_type is (HookType.BEFORE if target.endswith("__init__") else HookType.AROUND)
         cls.hooks[target] = hook
 
 
@@ -73,8 +74,9 @@ def test_the_plugin_makes_the_loader_known(monkeypatch: pytest.MonkeyPatch) -> N
     modules[-1].__dict__.update(HookRegistry=HookRegistry, HookType=HookType)
     HookRegistry.hooks = {}
     register()
-    ((target, hook),) = HookRegistry.hooks.items()
-    assert target == "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater.__init__"
+    updater = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
+    assert list(HookRegistry.hooks) == [f"{updater}.__init__", f"{updater}.update_weights_from_tensor"]
+    hook = HookRegistry.hooks[f"{updater}.__init__"]
     loader = "tensorhub.integrations.sglang.load"
     for given in ([], None, ["theirs.load"], [loader]):
         args, others = hook("self", tp_rank=1, custom_weight_loaders=given)
@@ -83,3 +85,10 @@ def test_the_plugin_makes_the_loader_known(monkeypatch: pytest.MonkeyPatch) -> N
             "tp_rank": 1,
             "custom_weight_loaders": [*(each for each in given or [] if each != loader), loader],
         }
+    answering = HookRegistry.hooks[f"{updater}.update_weights_from_tensor"]
+    assert answering(lambda *given, **_: (True, given), "self", [], load_format=loader) == (True, ("self", []))
+
+    def fails(*_given: Any, **_others: Any) -> None:
+        raise th.TimedOut("version 9 did not come")
+
+    assert answering(fails, "self", [], load_format=loader) == (False, str(th.TimedOut("version 9 did not come")))

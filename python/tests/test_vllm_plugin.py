@@ -48,3 +48,12 @@ def test_another_plugin_of_the_name_is_refused(factory: ModuleType) -> None:
     with pytest.raises(th.InvalidArgument, match=r"another plugin .* 'tensorhub' .*: uninstall it"):
         plugin.register()
     assert factory.WeightTransferEngineFactory._registry["tensorhub"] == ("theirs", "Theirs")
+
+
+def test_a_vllm_without_weight_transfer_starts_without_it(factory: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    del factory.WeightTransferTrainerFactory
+    plugin.register()
+    assert "tensorhub" in factory.WeightTransferEngineFactory._registry
+    monkeypatch.delitem(sys.modules, "vllm.distributed.weight_transfer.factory")
+    monkeypatch.setattr(sys.modules["vllm.distributed.weight_transfer"], "__path__", [], raising=False)
+    plugin.register()

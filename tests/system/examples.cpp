@@ -153,7 +153,8 @@ TEST_CASE(
   const scratch_folder folder;
   const std::string file = folder.path / "model.safetensors";
   write_safetensors(file);
-  hub::reference_server server;
+  hub::reference_server server{
+      {.catalog = {.recovery_grace = 10min}}};              // later it would say that there is none
   const auto listens_at = [](const std::string& address) {  // as the kernel writes 127.0.0.N
     std::ifstream sockets{"/proc/net/tcp"};
     for (std::string line; std::getline(sockets, line);)
@@ -179,7 +180,7 @@ TEST_CASE(
   CHECK(models[0].replicas[1].name == "second");
   child_process nothing{with_errors({TENSORHUB_SERVE_FILE, "pull", folder.path / "none", "--server",
                                      server.address(), "--model", "other", "--timeout-s", "1"})};
-  const std::string why = nothing.output_line();  // later the server would say that there is none
+  const std::string why = nothing.output_line();
   CHECK_MESSAGE(contains(why, "the deadline passed"), why);
   CHECK(nothing.wait() == 1);
 }
@@ -422,18 +423,38 @@ TEST_CASE("reference_server: --group-timeout-ms and --retain") {
   CHECK(code_of([&] { reader.worker.update(latest, 20s); }) == errc::torn);  // by default it waits for 30 s
 }
 
-TEST_CASE("reference_server: --heartbeat-ms longer than --worker-timeout-ms, told by --log-format json") {
-  // By default a worker is heard of every 500 ms.
+TEST_CASE("reference_server: --worker-timeout-ms, told by --log-format json") {
   child_process program{
-      with_errors({TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--heartbeat-ms", "1500",
+      with_errors({TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--heartbeat-ms", "200",
                    "--worker-timeout-ms", "800", "--log-format", "json"})};
-  trainer source{who(address_of(program), "trainer-0"), 1000};
-  source.worker.join();
+  const std::string address = address_of(program);
+  child_process stopped{[&] {
+    trainer source{who(address, "trainer-0"), 1000};
+    source.worker.join();
+    std::cout << "joined" << std::endl;
+    for (;;) ::pause();
+    return 0;
+  }};
+  REQUIRE(stopped.output_line() == "joined");
+  stopped.signal(SIGSTOP);
   for (;;) {
     const auto line = nlohmann::json::parse(program.output_line());
     CHECK(line.at("time").get<std::string>().ends_with("Z"));
     if (contains(line.at("text").get<std::string>(), "was silent for too long")) break;
   }
+}
+
+TEST_CASE("reference_server: goes on when nobody reads its log any more") {
+  child_process program{{"/bin/bash", "-c", "exec \"$0\" \"$@\" 2> >(exec 0<&-)", TENSORHUB_REFERENCE_SERVER,
+                         "--address", "tcp://127.0.0.1:*"}};
+  const std::string address = address_of(program);
+  for (int i = 0; i < 3; ++i) {  // each join is a line
+    trainer source{who(address, "trainer-" + std::to_string(i)), 1000};
+    source.worker.join();
+    std::this_thread::sleep_for(100ms);
+  }
+  program.signal(SIGTERM);
+  CHECK(program.wait() == 0);
 }
 
 TEST_CASE("reference_server: options that make no sense end it with status 2") {

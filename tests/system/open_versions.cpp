@@ -168,6 +168,26 @@ TEST_CASE("open versions: a reader that has read whole versions reads the next o
   CHECK(server.statistics().sources_failed.failed() == 0);
 }
 
+TEST_CASE("open versions: a chunk that no tensor has bytes in is whole, too") {
+  hub::reference_server server;
+  const auto in_odd_chunks = [&](const std::string& replica) {
+    auto options = who(server.address(), replica);
+    options.chunk_bytes = 1000;  // small tensors lie 64 bytes apart: 1000 to 1023 are nobody's
+    return options;
+  };
+  hub::arena_publisher trainer{in_odd_chunks("trainer-0")};
+  hub::subscriber reader{in_odd_chunks("rollout-0")};
+  const std::vector<std::byte> told(990, std::byte{7});
+  std::vector<std::byte> got(990);
+  trainer.add("w", {990}, tensorhub::dtype::u8);
+  reader.add("w", got.data(), {990}, tensorhub::dtype::u8);
+  trainer.begin(1);
+  trainer.put("w", told);
+  trainer.commit(1);
+  CHECK(reader.update(latest, 20s).version == 1);
+  CHECK(got == told);
+}
+
 TEST_CASE("an open version is received while it is filled, and counts when it is committed") {
   fill_and_commit<hub>();
 }

@@ -756,6 +756,25 @@ TEST_CASE("catalog: prefer_local takes only what its datacenter has, and keeps w
   CHECK(local[0].version == version_number{2});
 }
 
+TEST_CASE("catalog: prefer_local of a stage, or of the other of two memories, knows what its replica holds") {
+  for (const char* other : {"rollout", "rollout@a"}) {
+    driver<> server;
+    const incarnation trainer = server.join_at(1, "trainer", {.datacenter = "eu"});
+    REQUIRE(server.publish(trainer, 1).ok());
+    const incarnation live = server.join_at(2, other, {.datacenter = "us"});
+    server.finish(live, server.start_update(live));
+    server.unpublish(trainer, 1);
+    REQUIRE(server.publish(trainer, 2).ok());
+    const incarnation idle = server.join_at(3, "rollout@b", {.datacenter = "us"});
+    auto message = server.update_message(idle);
+    message.reach = messages::update_reach::prefer_local;
+    const auto reply = server.ask<messages::update_reply>(idle, std::move(message));
+    CHECK(reply.version == version_number{1});
+    REQUIRE(reply.sources.size() == 1);
+    CHECK(reply.sources.front().source == live);
+  }
+}
+
 TEST_CASE("catalog: prefer_local begins no version that is open in another datacenter only") {
   far_scene s;
   s.server.finish(s.y, s.server.start_update(s.y));

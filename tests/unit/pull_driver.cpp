@@ -662,6 +662,21 @@ TEST_CASE("pull driver: a connection is made again in less time while another so
   CHECK(longest == 1s);
 }
 
+TEST_CASE("pull driver: no attempt to connect goes on beyond the time that the transfer has left") {
+  source_process<> source{1};
+  reader_process<> reader{source.shape(),
+                          {.contacts = {.connect_timeout = 10 * patience}, .time_left = patience}};
+  duration longest{};
+  reader.connections().on_connect = [&](incarnation, duration timeout) {
+    longest = std::max(longest, timeout);
+  };
+  std::this_thread::sleep_for(50ms);
+  reader.driver->add_source(source.target());
+  REQUIRE(reader.run());
+  CHECK(longest > 0s);
+  CHECK(longest <= patience - 50ms);
+}
+
 // ---- stopping
 
 TEST_CASE("pull driver: stopped before it runs, it touches nothing") {

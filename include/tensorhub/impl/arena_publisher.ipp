@@ -67,6 +67,8 @@ TENSORHUB_DECL void any_arena_publisher::begin(version_number version, std::chro
   join();
   unpublish(timeout);
   worker::open(version, std::max(detail::time_left(until), options_.join_timeout));
+  for (std::size_t i = 0; i < tensors_of_chunk_.size(); ++i)
+    if (tensors_of_chunk_[i] == 0) data().seal({i, 1});  // nothing but the space between tensors
   const std::lock_guard lock{mutex_};
   begun_ = version;
 }

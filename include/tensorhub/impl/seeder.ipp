@@ -138,7 +138,7 @@ TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
   const version_number held = worker_.held_version();  // none, after it was rolled back
   {
     const std::lock_guard lock{mutex_};
-    held_ = held;
+    if (std::exchange(held_, held) != held) changed_.notify_all();  // an update that failed may have left it
   }
   const version_selector newer = at_least(version_number{held.value + 1});
   try {

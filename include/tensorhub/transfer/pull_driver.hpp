@@ -56,6 +56,8 @@ struct pull_driver_options {
   std::size_t lanes = 1;
   std::size_t window_chunks = 4;  ///< per lane
   contact_options contacts{};
+  /// For the whole transfer, from its construction: no attempt to connect goes on beyond it.
+  duration time_left = std::chrono::hours{24};
   pull_options rules{};  ///< everything but the window, which is `window_chunks`
   incarnation reader{};  ///< as which the lanes connect (concepts/shared_transport.hpp)
 };
@@ -226,6 +228,11 @@ class pull_driver {
     return {
         std::chrono::duration_cast<duration>(std::chrono::steady_clock::now().time_since_epoch()).count()};
   }
+  /// So much of `patience` as the transfer has left.
+  [[nodiscard]] duration in_time(duration patience) const noexcept {
+    return std::max<duration>(std::min(patience, began_ + options_.time_left - now()),
+                              std::chrono::milliseconds{1});
+  }
 
   void guarded_lane(lane_id number) {
     try {
@@ -345,9 +352,10 @@ class pull_driver {
       try {
         auto kept = self.own.take({target.address.text, target.facts.holder, options_.reader});
         const bool is_kept = kept.has_value();
-        endpoint_type made = is_kept ? *std::move(kept)
-                                     : connect_as(options_.reader, lanes_->through(), self.queue,
-                                                  target.address, target.facts.holder, attempt->patience);
+        endpoint_type made = is_kept
+                                 ? *std::move(kept)
+                                 : connect_as(options_.reader, lanes_->through(), self.queue, target.address,
+                                              target.facts.holder, in_time(attempt->patience));
         const std::lock_guard lock{mutex_};
         self.channels.emplace_back();
         channel_record& channel = self.channels.back();
@@ -409,7 +417,7 @@ class pull_driver {
     }
     try {
       channel.endpoint.emplace(connect_as(options_.reader, lanes_->through(), self.queue, target.address,
-                                          target.facts.holder, patience));
+                                          target.facts.holder, in_time(patience)));
       const std::lock_guard lock{mutex_};
       core_.reconnected(channel.id, ordered_read_bytes(*channel.endpoint));
     } catch (const error& e) {
@@ -697,6 +705,7 @@ class pull_driver {
   control_offsets offsets_;
   digest_seeds seeds_;
   pull_driver_options options_;
+  const time_point began_ = now();
   callbacks handlers_;
   std::uint64_t total_bytes_ = 0;
   std::uint64_t look_bytes_ = 0;  ///< of a task `map`

@@ -265,8 +265,8 @@ class policy_data_plane final : public data_plane {
 
   [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
     forget_digests();
-    pull_driver_options how{
-        options_->lanes, options_->window_chunks, {std::min(options_->connect_timeout, order.time_left)}};
+    pull_driver_options how{options_->lanes, options_->window_chunks, {options_->connect_timeout}};
+    how.time_left = order.time_left;
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
     how.reader = self_;

@@ -21,7 +21,7 @@ struct pull_order {
   std::uint64_t ordinal = 0;  ///< of this reader: where it begins
   std::vector<pull_target> sources{};
   bool open = false;                      ///< it ends only after `transfer::commit`
-  std::chrono::milliseconds time_left{};  ///< of the call: no attempt to connect takes longer
+  std::chrono::milliseconds time_left{};  ///< of the call: no attempt to connect goes on beyond it
 };
 /// A source more, one less, or one for another.
 struct pull_change {

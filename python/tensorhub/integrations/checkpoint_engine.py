@@ -9,12 +9,11 @@ be replaced between two updates.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from typing import TYPE_CHECKING
 
-from tensorhub.errors import InvalidArgument
+from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.torch import ArenaPublisher, Receiver
+from tensorhub.workers import replica_of_process
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -47,7 +46,7 @@ class HubWeights:
             raise InvalidArgument("engine_kwargs has no server: give the reference server's address, tcp://host:port")
         self._server = server
         self._model = model
-        self._replica = replica or f"{socket.gethostname()}-{os.getpid()}"
+        self._replica = replica or replica_of_process()
         self._timeout = timeout
         self._options = options
         self._arena: ArenaPublisher | None = None
@@ -72,14 +71,14 @@ class HubWeights:
         """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`.
 
         A task that is cancelled while it receives gives up what was received before, too: its tensors are kept by
-        their users alone, and the next `receive` makes everything anew.
+        their users alone, and the next `receive` makes everything anew. So does one that was `Replaced`, or evicted.
         """
         if self._receiver is None:
             self._receiver = Receiver(self._server, self._model, self._replica, **self._options)
         receiver = self._receiver
         try:
             await asyncio.to_thread(receiver.receive, version, timeout=self._timeout)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Replaced):
             # Its thread cannot be cancelled, and a receiver is no place for two calls: closed, it ends soon.
             self._receiver = None
             receiver.close()

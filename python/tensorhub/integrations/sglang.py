@@ -2,7 +2,7 @@
 
 The entry point `sglang.srt.plugins` of this package makes the loader known in every process of SGLang, by its own hooks
 (`SGLANG_PLUGINS` restricts which are loaded). Without it, `--custom-weight-loader tensorhub.integrations.sglang.load`
-does the same.
+does the same, but an update that fails then ends SGLang, as every loader that raises an exception does.
 
 The trainer publishes (`tensorhub.torch.ArenaPublisher`). Within an update session it posts what `request` gives to
 `update_weights_from_tensor`, with `load_format="tensorhub.integrations.sglang.load"`: some bytes that say where the
@@ -13,23 +13,22 @@ as from a checkpoint. A version that does not come leaves the weights in use as 
 from __future__ import annotations
 
 import json
-import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tensorhub.errors import InvalidArgument
+from tensorhub.errors import Error, InvalidArgument, Replaced
 from tensorhub.torch import Receiver
+from tensorhub.workers import replica_of_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["load", "register", "request"]
 
 _NAME = "tensorhub"
 _LOADER = f"{__name__}.load"
-_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater.__init__"
+_UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 _LARGEST_REQUEST = 4096
 _receivers: dict[tuple[str, str], Receiver] = {}
 
@@ -38,13 +37,22 @@ def register() -> None:
     """Makes `load` one of the loaders that a request may name. SGLang calls it once in each of its processes."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType  # noqa: PLC0415
 
-    HookRegistry.register(_UPDATER, _with_loader, HookType.BEFORE)
+    HookRegistry.register(f"{_UPDATER}.__init__", _with_loader, HookType.BEFORE)
+    HookRegistry.register(f"{_UPDATER}.update_weights_from_tensor", _answering, HookType.AROUND)
 
 
 def _with_loader(*args: Any, custom_weight_loaders: Iterable[str] = (), **others: Any) -> tuple[Any, dict[str, Any]]:
     """The arguments of SGLang's WeightUpdater, and our loader among them."""
     known = [each for each in custom_weight_loaders or () if each != _LOADER]
     return args, {**others, "custom_weight_loaders": [*known, _LOADER]}
+
+
+def _answering(update: Callable[..., Any], *args: Any, **others: Any) -> Any:
+    """What the update answers; that it has failed, where it would end the process, and the other ranks wait for it."""
+    try:
+        return update(*args, **others)
+    except Error as failure:
+        return False, str(failure)
 
 
 def request(server: str, model: str, version: int, timeout: float = 120.0) -> list[tuple[str, torch.Tensor]]:
@@ -64,6 +72,10 @@ def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     key = (str(told["server"]), str(told["model"]))
     receiver = _receivers.get(key)
     if receiver is None:
-        receiver = _receivers[key] = Receiver(*key, f"{socket.gethostname()}-{os.getpid()}")
-    receiver.receive(int(told["version"]), timeout=float(told["timeout"]))
+        receiver = _receivers[key] = Receiver(*key, replica_of_process())
+    try:
+        receiver.receive(int(told["version"]), timeout=float(told["timeout"]))
+    except Replaced:  # or evicted: the next request joins anew
+        _receivers.pop(key).close()
+        raise
     model.load_weights(receiver.tensors())

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "tensorhub/concepts/consistency.hpp"
@@ -12,6 +14,7 @@
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
+#include "tensorhub/types/replica_name.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
@@ -64,7 +67,7 @@ class decisions {
                                                    const member_state& asked) {
     const model_state& model = *operation.replica->model;
     if (!asked.ahead) return {};
-    const bool only_local = takes_only_local(asked, held_by(operation));
+    const bool only_local = takes_only_local(operation, asked);
     const auto may_begin = [&](version_number version) {
       for (std::uint32_t shard = 0; shard < model.shards; ++shard) {
         if (operation.only_shard && *operation.only_shard != shard) continue;
@@ -103,9 +106,15 @@ class decisions {
         worker != nullptr && worker->holds() && !is_void(*replica.model, worker->held->version);
     return holds ? worker->held->version : version_number{};
   }
-  /// Who holds nothing takes whatever there is.
-  [[nodiscard]] static bool takes_only_local(const member_state& asked, version_number held) {
-    return asked.reach == messages::update_reach::prefer_local && held;
+  /// Who holds nothing takes whatever there is. What a stage is for, or the other memory of the two that take
+  /// turns, is a part of the same replica, and counts.
+  [[nodiscard]] static bool takes_only_local(const operation_state& operation, const member_state& asked) {
+    if (asked.reach != messages::update_reach::prefer_local) return false;
+    const replica_state& replica = *operation.replica;
+    const std::string_view whole = whole_of(replica.name);
+    const auto parts = parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole});
+    return held_by(operation) ||
+           detail::any_of(parts, [](const replica_state* each) { return each->complete; });
   }
 
   [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
@@ -113,7 +122,7 @@ class decisions {
     version_view view;
     view.latest_ever = model.latest_ever;
     view.held = held_by(operation);
-    const bool only_local = takes_only_local(asked, view.held);
+    const bool only_local = takes_only_local(operation, asked);
     for (const auto& [version, state] : model.versions) {
       if (!is_available(state, operation.only_shard)) continue;
       if (only_local && version != view.held && !is_local(operation, state)) continue;

@@ -9,8 +9,6 @@ they are used from one of them instead (runtime.py).
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,7 +23,7 @@ from tensorhub.errors import InvalidArgument
 from tensorhub.integrations.vllm.runtime import Mode, ShownWeights, TakenWeights
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import Receiver
-from tensorhub.workers import Location, Options, Publisher, Security, Subscriber
+from tensorhub.workers import Location, Options, Publisher, Security, Subscriber, replica_of_process
 
 __all__ = ["InitInfo", "TensorHubWeightTransferEngine", "UpdateInfo"]
 
@@ -37,7 +35,8 @@ class InitInfo(WeightTransferInitInfo):
     server: str
     model: str
     replica: str = ""
-    """Of this engine, which appends each worker's ranks; the default is host and process."""
+    """Of this engine, which appends each worker's ranks; the default is a name of each worker's own.
+    With `runtime`, where the workers are shards of one replica, an engine of several ranks needs one."""
     datacenter: str = ""
     rack: str = ""
     transport: str = "auto"
@@ -76,7 +75,7 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects to the server; the first update reads the model's layout."""
         self.shutdown()
-        replica = init_info.replica or f"{socket.gethostname()}-{os.getpid()}"
+        replica = init_info.replica or replica_of_process()
         options = Options(
             transport=init_info.transport,
             location=Location(datacenter=init_info.datacenter, rack=init_info.rack),
@@ -84,6 +83,8 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if init_info.key_file:
             options["security"] = Security(read_public_key(init_info.server_key_file), *read_keys(init_info.key_file))
         self._timeout = init_info.timeout
+        if init_info.runtime and not init_info.replica and self.parallel_config.world_size > 1:
+            raise InvalidArgument("the ranks of an engine with `runtime` are shards of one replica: give its name")
         if init_info.runtime:
             self._join_group(init_info, replica, options)
         if self._taken is None:
