@@ -43,8 +43,8 @@ struct reference_server_options {
   catalog_options catalog{};
   std::optional<server_security> security{};  ///< CURVE and an allow-list; empty: every client is admitted
   log_level level = log_level::info;
-  /// Called from the server's thread, which does nothing else meanwhile: `queued` (service/log_queue.hpp) gives a
-  /// log that takes time a thread of its own.
+  /// Called from the server's thread, which does nothing else meanwhile: `queued` (service/log_queue.hpp)
+  /// gives a log that takes time a thread of its own.
   std::function<void(const log_line&)> log{};
   /// The term of an election (types/ids.hpp): workers ignore servers of a lower term than the highest they
   /// know.
@@ -90,8 +90,8 @@ class catalog_server {
   [[nodiscard]] const std::string& address() const noexcept;
   [[nodiscard]] server_epoch epoch() const noexcept;
   [[nodiscard]] reference_server_statistics statistics() const noexcept;
-  /// The time since its thread has last looked for messages, which it does every second at least: longer, if it
-  /// hangs, perhaps in `log`.
+  /// The time since its thread has last looked for messages, which it does every second at least: longer, if
+  /// it hangs, perhaps in `log`.
   [[nodiscard]] duration hangs_for() const noexcept;
 
   /// Admits clients with this public key from now on, or changes what they may do. Throws `invalid_argument`

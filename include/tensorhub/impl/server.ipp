@@ -45,6 +45,7 @@ class catalog_server::loop {
         context_{options_.security ? std::make_shared<zmq::context_t>(detail::server_io_threads)
                                    : detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
+    tally_.round_at.store(clock_.now().nanoseconds);
     try {
       socket_.set(zmq::sockopt::router_mandatory, true);  // reports an error if the connection is gone
       if (options_.security) {
@@ -90,7 +91,7 @@ class catalog_server::loop {
   }
 
   [[nodiscard]] duration hangs_for() const noexcept {
-    return duration{clock_.now().nanoseconds - round_at_.load()};
+    return duration{clock_.now().nanoseconds - tally_.round_at.load()};
   }
 
   void allow(const std::string& key, client_rules rules) {
@@ -162,7 +163,7 @@ class catalog_server::loop {
   /// is judged; then it waits.
   void step() {
     const time_point began = clock_.now();
-    round_at_.store(began.nanoseconds);
+    tally_.round_at.store(began.nanoseconds);
     detect_pause(began);
     const bool more = receive_some();
     const time_point now = clock_.now();
@@ -504,8 +505,9 @@ class catalog_server::loop {
     if (options_.log && line.level <= options_.level) options_.log(line);
   }
 
-  /// What `statistics` tells from any thread, beside the catalog's.
+  /// What any thread is told, beside the catalog's counts.
   struct message_counts {
+    std::atomic<std::int64_t> round_at = 0;  ///< when the thread's last round began
     std::atomic<std::uint64_t> messages = 0;
     std::atomic<std::uint64_t> bad_frames = 0;
     std::atomic<std::uint64_t> crowded = 0;
@@ -518,7 +520,6 @@ class catalog_server::loop {
   options options_;
   server_epoch epoch_;
   steady_clock clock_;
-  std::atomic<std::int64_t> round_at_ = clock_.now().nanoseconds;  ///< when the thread's last round began
   catalog catalog_;
   std::shared_ptr<zmq::context_t> context_;
   zmq::socket_t socket_;

@@ -122,8 +122,8 @@ class session : public session_detail::operations {
   /// answer of an ended server can overtake its first message.)
   [[nodiscard]] bool is_late(const messages::message& body) const noexcept;
 
-  /// A server that this worker had left for another one speaks, and has not forgotten the worker: it has to say
-  /// by its answer to a join whether it takes the worker back.
+  /// A server that this worker had left for another one speaks, and has not forgotten the worker: it has to
+  /// say by its answer to a join whether it takes the worker back.
   void ask_to_return(time_point now);
 
   /// Records the end of the joined server, because another server has answered as the server.
