@@ -775,6 +775,23 @@ TEST_CASE("catalog: prefer_local of a stage, or of the other of two memories, kn
   }
 }
 
+TEST_CASE("catalog: prefer_local does not count a copy of a retained version in the same process") {
+  driver<> server;
+  const incarnation trainer = server.join_at(1, "trainer", {.datacenter = "eu"});
+  REQUIRE(server.publish(trainer, 1).ok());
+  auto copy = server.join_message("rollout~1");
+  copy.place.datacenter = "us";
+  copy.temporary = true;
+  REQUIRE(server.ask<messages::join_reply>({2}, std::move(copy)).result.ok());
+  server.finish({2}, server.start_update({2}, exactly(1)));
+  server.unpublish(trainer, 1);
+  REQUIRE(server.publish(trainer, 2).ok());
+  const incarnation rollout = server.join_at(3, "rollout", {.datacenter = "us"});
+  auto message = server.update_message(rollout);
+  message.reach = messages::update_reach::prefer_local;
+  CHECK(server.ask<messages::update_reply>(rollout, std::move(message)).version == version_number{2});
+}
+
 TEST_CASE("catalog: prefer_local begins no version that is open in another datacenter only") {
   far_scene s;
   s.server.finish(s.y, s.server.start_update(s.y));

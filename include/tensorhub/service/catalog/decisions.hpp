@@ -113,8 +113,8 @@ class decisions {
     const replica_state& replica = *operation.replica;
     const std::string_view whole = whole_of(replica.name);
     const auto parts = parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole});
-    return held_by(operation) ||
-           detail::any_of(parts, [](const replica_state* each) { return each->complete; });
+    const auto holds = [](const replica_state* each) { return each->complete && !each->temporary; };
+    return held_by(operation) || detail::any_of(parts, holds);
   }
 
   [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {
