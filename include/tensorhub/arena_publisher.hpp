@@ -47,10 +47,6 @@ class any_arena_publisher : private worker {
   using worker::leave;
   using worker::list;
   using worker::offloaded_bytes;
-  using worker::pin;
-  using worker::release;
-  using worker::retain;
-  using worker::roll_back_to;
   using worker::self;
   using worker::shape;
   using worker::statistics;
@@ -64,6 +60,14 @@ class any_arena_publisher : private worker {
 
   /// Allocates the memory and joins the model. Implied by the first of the following calls.
   TENSORHUB_DECL void join();
+
+  TENSORHUB_DECL void retain(std::uint32_t versions,
+                             std::chrono::milliseconds timeout = defaults::join_timeout);
+  TENSORHUB_DECL void pin(version_number version, std::chrono::milliseconds timeout = defaults::join_timeout);
+  TENSORHUB_DECL void release(version_number version,
+                              std::chrono::milliseconds timeout = defaults::join_timeout);
+  TENSORHUB_DECL void roll_back_to(version_number version,
+                                   std::chrono::milliseconds timeout = defaults::join_timeout);
 
   /// Opens `version`: what is put from now on can be read at once. What was published before is taken back
   /// first, as by `unpublish(timeout)`; the server's answer to the rest may take `join_timeout` more. Without

@@ -20,6 +20,7 @@
 /// | the leader's object ends      | it returns its lease: the next candidate leads after a `poll`   |
 /// | the leader dies or is cut off | the next one leads after the rest of the `lease` (5 s at most)  |
 /// | the leader is suspended       | as above; when it resumes, its time is over and it sends nothing|
+/// | the leader's server hangs     | as above, two leases later: the candidate gives way             |
 /// | etcd is unreachable           | the leader serves until its lease is at risk, then no server    |
 /// |                               | does; when etcd is back, a leader with a higher term serves     |
 /// | the leader's address is taken | it returns its lease, and does not campaign for a lease's time  |

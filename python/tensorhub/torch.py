@@ -90,12 +90,14 @@ class ArenaPublisher:
         return self._publisher.commit(version, timeout)
 
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
-        """Back to a checkpoint, as at `tensorhub.ArenaPublisher`. Waits for a layout, if none is known: `put` first."""
+        """Back to a checkpoint, as at `tensorhub.ArenaPublisher`. Without a layout: after all tensors were put once."""
         self._declare_waiting()
         self._publisher.roll_back_to(version, timeout)
 
     def unpublish(self, timeout: float = _core.drain_timeout) -> UnpublishReport:
-        """Takes back what is published or begun, as at `tensorhub.ArenaPublisher`."""
+        """Takes back what is published or begun, and forgets what was put, as at `tensorhub.ArenaPublisher`."""
+        if self._waiting is not None:
+            self._waiting = {}
         return self._publisher.unpublish(timeout)
 
     def _declare_waiting(self) -> None:

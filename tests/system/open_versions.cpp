@@ -168,6 +168,32 @@ TEST_CASE("open versions: a reader that has read whole versions reads the next o
   CHECK(server.statistics().sources_failed.failed() == 0);
 }
 
+TEST_CASE("an arena that is made anew goes back to a checkpoint before it publishes anything") {
+  hub::reference_server server;
+  double_buffered_of<hub::subscriber> rollout{who(server.address(), "rollout-0")};
+  declare(rollout);
+  {
+    hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+    declare(trainer);
+    for (std::uint64_t version = 1; version <= 2; ++version) {
+      put_all(trainer, contents{version});
+      trainer.commit(version);
+      CHECK(rollout.stage(exactly(version), 60s).version == version);
+      rollout.install();
+    }
+    trainer.leave();
+  }
+  hub::arena_publisher trainer{who(server.address(), "trainer-0")};
+  declare(trainer);
+  trainer.retain(1);
+  trainer.roll_back_to(1);
+  put_all(trainer, contents{7});
+  trainer.commit(2);
+  CHECK(rollout.stage(exactly(2), 60s).version == 2);
+  rollout.install();
+  CHECK(live(rollout) == contents{7});
+}
+
 TEST_CASE("open versions: a chunk that no tensor has bytes in is whole, too") {
   hub::reference_server server;
   const auto in_odd_chunks = [&](const std::string& replica) {

@@ -335,6 +335,9 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
   if (given.server.security) allowed = {given.server.security->allowed_clients, given.is_allow_counted};
   for (sigwait(&ends, &received); received == SIGHUP; sigwait(&ends, &received))
     read_list_again(server, given.allow, allowed);
+  sigset_t both = ends;
+  sigdelset(&both, SIGHUP);
+  sigprocmask(SIG_UNBLOCK, &both, nullptr);  // a second one ends the program if its log is never read
   const auto seen = server.statistics();
   std::printf("ended by %s: %llu messages, %llu bad frames, %llu workers\n", strsignal(received),
               static_cast<unsigned long long>(seen.messages),
@@ -377,12 +380,16 @@ void serve(const settings& given) {
 int main(int argc, char** argv) try {
   if (argc > 1 && std::string_view{argv[1]} == "--ask") return ask({argv + 2, argv + argc});
   settings given = parse(argc, argv);
-  // In a thread of its own: whoever reads the log may stop for a while, and the server does not.
-  given.server.log = tensorhub::queued([json = given.log_json](const tensorhub::log_line& line) {
-    const std::string text =
-        json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line);
-    std::fprintf(stderr, "%s\n", text.c_str());
+  // Written in a thread of its own: whoever reads the log may stand still for a while, and the server does not.
+  const auto write = tensorhub::queued([json = given.log_json](const tensorhub::log_line& line) {
+    const bool is_of_queue = json && !line.text.starts_with('{');
+    std::fprintf(stderr, "%s\n", (is_of_queue ? to_json(line, time_now()) : line.text).c_str());
   });
+  given.server.log = [json = given.log_json, write](const tensorhub::log_line& line) {
+    write({line.level,
+           json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line),
+           {}});
+  };
   raise_descriptors();
   serve(given);
 } catch (const tensorhub::error& e) {

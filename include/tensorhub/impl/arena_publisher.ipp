@@ -62,6 +62,28 @@ TENSORHUB_DECL void any_arena_publisher::join_by(std::chrono::steady_clock::time
   lacking_ = tensors_of_chunk_;
 }
 
+TENSORHUB_DECL void any_arena_publisher::retain(std::uint32_t versions, std::chrono::milliseconds timeout) {
+  const auto until = detail::end_of(timeout);
+  join_by(until);
+  worker::retain(versions, detail::time_left(until));
+}
+TENSORHUB_DECL void any_arena_publisher::pin(version_number version, std::chrono::milliseconds timeout) {
+  const auto until = detail::end_of(timeout);
+  join_by(until);
+  worker::pin(version, detail::time_left(until));
+}
+TENSORHUB_DECL void any_arena_publisher::release(version_number version, std::chrono::milliseconds timeout) {
+  const auto until = detail::end_of(timeout);
+  join_by(until);
+  worker::release(version, detail::time_left(until));
+}
+TENSORHUB_DECL void any_arena_publisher::roll_back_to(version_number version,
+                                                      std::chrono::milliseconds timeout) {
+  const auto until = detail::end_of(timeout);
+  join_by(until);
+  worker::roll_back_to(version, detail::time_left(until));
+}
+
 TENSORHUB_DECL void any_arena_publisher::begin(version_number version, std::chrono::milliseconds timeout) {
   const auto until = detail::end_of(timeout);
   join();

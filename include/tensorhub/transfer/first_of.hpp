@@ -536,11 +536,9 @@ class first_of {
     return peer.datacenter.empty() || peer.datacenter != place_.datacenter;
   }
 
-  /// Another member may reach the peer, too, and needs some of the time: one behind this one, or one that was
-  /// passed over and gets its turn after all.
+  /// A member behind this one may reach the peer, too, and needs some of the time.
   template <std::size_t I>
   [[nodiscard]] bool may_follow(const first_of_detail::place& where, const attempts& tried) const {
-    if (!tried.again && tried.passed_over != 0) return true;
     return [&]<std::size_t... J>(std::index_sequence<J...>) {
       return ((J > I && std::get<J>(members_) && !is_left_out_[J] && where.address_of(J) != nullptr &&
                (member<J>::capabilities.crosses_hosts || where.machine == place_.machine) &&
@@ -584,7 +582,10 @@ class first_of {
 
     const auto now = std::chrono::steady_clock::now();
     duration time = std::max<duration>(until - now, std::chrono::milliseconds{1});
-    if (may_follow<I>(where, tried)) time = std::min<duration>(time / 2, options_.attempt_timeout);
+    if (may_follow<I>(where, tried))
+      time = std::min<duration>(time / 2, options_.attempt_timeout);
+    else if (!tried.again && tried.passed_over != 0)  // whose turn comes after all, if this one fails
+      time = std::max<duration>(time / 2, time - options_.attempt_timeout);
     try {
       has_connected_[I].store(true);
       auto& queue_of_member = on.template start<I>(*own);

@@ -99,22 +99,30 @@ class decisions {
   }
 
   [[nodiscard]] static version_number held_by(const operation_state& operation) {
-    const replica_state& replica = *operation.replica;
-    if (!operation.only_shard) return replica.complete;
-    const worker_state* worker = replica.workers[*operation.only_shard];
+    return held_by(*operation.replica, operation.only_shard);
+  }
+  [[nodiscard]] static version_number held_by(const replica_state& replica,
+                                              std::optional<std::uint32_t> only_shard) {
+    if (!only_shard) return replica.complete;
+    const worker_state* worker = replica.workers[*only_shard];
     const bool holds =
         worker != nullptr && worker->holds() && !is_void(*replica.model, worker->held->version);
     return holds ? worker->held->version : version_number{};
   }
-  /// Who holds nothing takes whatever there is. What a stage is for, or the other memory of the two that take
-  /// turns, is a part of the same replica, and counts.
+  /// Who holds nothing takes whatever there is. A stage, or one of two memories that take turns, counts what
+  /// the other parts of its replica hold, if that can be read.
   [[nodiscard]] static bool takes_only_local(const operation_state& operation, const member_state& asked) {
     if (asked.reach != messages::update_reach::prefer_local) return false;
-    const replica_state& replica = *operation.replica;
-    const std::string_view whole = whole_of(replica.name);
-    const auto parts = parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole});
-    const auto holds = [](const replica_state* each) { return each->complete && !each->temporary; };
-    return held_by(operation) || detail::any_of(parts, holds);
+    if (held_by(operation)) return true;
+    const model_state& model = *operation.replica->model;
+    const std::string& name = operation.replica->name;
+    const std::string_view whole = whole_of(name);
+    const auto can_be_read = [&](const replica_state* each) {
+      const auto record = model.versions.find(held_by(*each, operation.only_shard));
+      return !each->temporary && record != model.versions.end() &&
+             is_available(record->second, operation.only_shard) && is_local(operation, record->second);
+    };
+    return detail::any_of(parts_of(model, std::string{whole.empty() ? name : whole}), can_be_read);
   }
 
   [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {

@@ -471,11 +471,12 @@ class updates {
     }
   }
 
-  /// Workers that have sources of this version, in this shard.
+  /// Decided, for this version, and not ended.
   [[nodiscard]] static bool is_update_to(const operation_state& operation, version_number version) {
     return operation.stage == operation_stage::decided && !operation.is_publish &&
            operation.version == version;
   }
+  /// Workers that have sources of this version, in this shard.
   [[nodiscard]] std::vector<const worker_state*> readers_of(const model_state& model, version_number version,
                                                             std::uint32_t shard) const {
     std::vector<const worker_state*> out;

@@ -233,8 +233,16 @@ class versions {
     for (worker_state* worker : replica.workers) {
       if (worker != nullptr) reindex(*worker);
     }
-    if (complete != std::exchange(replica.complete, complete) && complete) core_.mark_calls(replica);
+    if (complete != std::exchange(replica.complete, complete)) mark_calls_of(replica);
     count_available(replica);
+  }
+  /// The replica holds another version now: its own calls may find it, or those of its parts find it no more.
+  void mark_calls_of(const replica_state& replica) {
+    if (replica.complete) return core_.mark_calls(replica);
+    const std::string_view whole = whole_of(replica.name);
+    for (const replica_state* each :
+         parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole}))
+      if (!each->open.empty()) core_.mark_calls(*each);
   }
 
   /// A replica that an earlier server knew: its missing shards may hold this version, as the present ones do,

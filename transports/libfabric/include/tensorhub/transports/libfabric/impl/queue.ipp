@@ -278,7 +278,7 @@ TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
     }
     slot->read = &read;
     slot->bytes = bytes;
-    ++endpoint.in_flight_;
+    if (endpoint.in_flight_++ == 0) endpoint.last_progress_ = clock::now();  // it may have waited for others
     ++in_flight_;
     read.asked_bytes += bytes;
     if (read.asked_bytes == read.bytes) {
