@@ -380,7 +380,7 @@ void serve(const settings& given) {
 int main(int argc, char** argv) try {
   if (argc > 1 && std::string_view{argv[1]} == "--ask") return ask({argv + 2, argv + argc});
   settings given = parse(argc, argv);
-  // Written in a thread of its own: whoever reads the log may stand still for a while, and the server does not.
+  // Written in a thread of its own: whoever reads the log may stand still, and the server does not.
   const auto write = tensorhub::queued([json = given.log_json](const tensorhub::log_line& line) {
     const bool is_of_queue = json && !line.text.starts_with('{');
     std::fprintf(stderr, "%s\n", (is_of_queue ? to_json(line, time_now()) : line.text).c_str());
