@@ -877,6 +877,23 @@ TEST_CASE("catalog: why remembers a few decisions, and names who is not there") 
   CHECK(text.find("version 19") != std::string::npos);
 }
 
+TEST_CASE("catalog: why tells the latest decisions where not all of them fit") {
+  driver<> server;
+  const std::string name(400, 'r');
+  const incarnation trainer = server.join(1, std::string(400, 't'));
+  const incarnation reader = server.join(2, name);
+  for (version_number version = 1; version < version_number{20}; ++version.value) {
+    REQUIRE(server.publish(trainer, version).ok());
+    server.finish(reader, server.start_update(reader));
+  }
+  const auto text = server.why(name);
+  CHECK(text.size() <= limits::text_bytes);
+  CHECK(text.size() > limits::text_bytes - 1200);
+  CHECK(text.starts_with(name + "/0, version "));
+  const auto last = text.rfind('\n', text.size() - 2);
+  CHECK(text.find(", version 19, ", last) != std::string::npos);
+}
+
 TEST_CASE("catalog: decisions are logged if that is asked for") {
   catalog_options options;
   options.recovery_grace = 0ms;
