@@ -715,6 +715,30 @@ TEST_CASE("recovery: a seed that comes before its source is the seed of its data
   CHECK(server.start_update(other, exactly(7)).source == incarnation{2});
 }
 
+TEST_CASE("recovery: a wait for the latest version is not answered with an older one meanwhile") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  auto early = server.join_message("rollout");
+  early.before.server = {76};
+  early.held = server.reference(4);
+  early.latest = 5;
+  REQUIRE(server.ask<messages::join_reply>({2}, early).result.ok());
+  const auto waits = server.send({2}, messages::wait_request{latest, 10'000});
+  CHECK_FALSE(server.answer<messages::version_reply>({2}, waits).has_value());
+  SUBCASE("its holder comes back") {
+    auto late = server.join_message("trainer");
+    late.before.server = {76};
+    late.held = server.reference(5);
+    late.latest = 5;
+    REQUIRE(server.ask<messages::join_reply>({1}, late).result.ok());
+    server.pass_alive(6000ms, {{1}, {2}});
+    CHECK(server.answer<messages::version_reply>({2}, waits).value().version == version_number{5});
+  }
+  SUBCASE("nobody does") {
+    server.pass_alive(6000ms, {{2}});
+    CHECK(server.answer<messages::version_reply>({2}, waits).value().version == version_number{4});
+  }
+}
+
 // ---- two servers without an election
 
 TEST_CASE("recovery: a server without an election takes over workers only while it is new") {

@@ -4,6 +4,7 @@
 
 #include "catalog_driver.hpp"
 #include "support/catalog_of.hpp"
+#include "tensorhub/policy/consistency/bounded_staleness.hpp"
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 
 using namespace catalog_test;
@@ -185,6 +186,24 @@ TEST_CASE("catalog: an update whose version does not come is answered with what 
 
 // ---- groups
 
+TEST_CASE("catalog: one of two memories that take turns does not keep an older version than the other has") {
+  driver<testing::catalog_of<nearest_source, bounded_staleness>> server;
+  server.consistency_name = "bounded_staleness";
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation a = server.join(2, "rollout@a");
+  const incarnation b = server.join(3, "rollout@b");
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.finish(a, server.start_update(a));
+  server.unpublish(trainer, 1);
+  REQUIRE(server.publish(trainer, 2).ok());
+  server.finish(b, server.start_update(b));  // it is live now
+  CHECK(server.start_update(a).version == version_number{2});
+  // One behind is enough for what has no newer part.
+  const auto kept = server.ask<messages::update_reply>(b, server.update_message(b));
+  CHECK(kept.keep);
+  CHECK(kept.version == version_number{2});
+}
+
 TEST_CASE("catalog: a group gets one version although a newer one appears in between") {
   group_scene s;
   const incarnation other0 = s.server.join(11, "trainer-b", {0, 2});
@@ -292,6 +311,18 @@ TEST_CASE("catalog: shards that fail before changing bytes keep what they held")
   CHECK(s.server.available() == versions{1, 2});
   CHECK_FALSE(s.server.entry("rollout-a").torn);
   CHECK(s.server.start_update(s.b, exactly(1)).epoch == 3);
+}
+
+TEST_CASE("catalog: the end of a failed call leaves what is reserved for the next one of its group") {
+  group_scene s;
+  const auto first0 = s.server.start_update(s.rollout0);
+  const auto first1 = s.server.start_update(s.rollout1);
+  s.server.fail(s.rollout0, first0, {errc::timed_out, "too slow"}, false);
+  s.server.start_update(s.rollout0);  // again, at once; the other shard has still to end its reads
+  const auto drain = s.server.unpublish(s.trainer1, 1);
+  s.server.fail(s.rollout1, first1, {errc::torn, "told to stop"}, false);
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer1, drain).has_value());
+  CHECK(s.server.start_update(s.rollout1).source == s.trainer1);
 }
 
 TEST_CASE("catalog: a worker of a group that dies fails the operation of the others") {

@@ -30,7 +30,13 @@ class decisions {
     const model_state& model = *operation.replica->model;
     version_selector selector = asked.selector;
     selector.version = valid_version(model.keeps, selector.version);
-    version_decision decision = consistency_.decide(selector, view_for(operation, asked));
+    version_view view = view_for(operation, asked);
+    version_decision decision = consistency_.decide(selector, view);
+    if (decision.kind == keep && selector.kind == version_selector::kind_type::latest &&
+        is_behind_its_parts(operation, view.held)) {
+      view.held = {};
+      decision = consistency_.decide(selector, view);
+    }
     if (decision.kind == refuse) {
       decision.version = selector.version;
       const bool may_be_had = may_come_back(model, selector.version) || may_arrive(model, selector.version) ||
@@ -55,6 +61,15 @@ class decisions {
   }
 
  private:
+  /// The other of two memories that take turns has a newer version: to keep the older one would go back.
+  [[nodiscard]] static bool is_behind_its_parts(const operation_state& operation, version_number held) {
+    const replica_state& replica = *operation.replica;
+    const std::string_view whole = whole_of(replica.name);
+    if (whole.empty()) return false;
+    return detail::any_of(parts_of(*replica.model, std::string{whole}), [&](const replica_state* each) {
+      return !each->temporary && held_by(*each, operation.only_shard) > held;
+    });
+  }
   /// It is available, though `view_for` does not show it to a call that prefers what is local.
   [[nodiscard]] static bool is_only_far(const operation_state& operation, version_number version) {
     const model_state& model = *operation.replica->model;

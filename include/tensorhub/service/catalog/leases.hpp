@@ -222,8 +222,10 @@ class leases {
     check_drained(*source);
   }
 
+  /// The reader's call has ended: all leases but what is reserved for its next one.
   void end_all_of(worker_state& reader) {
-    for (const lease_id id : std::vector<lease_id>{reader.as_reader.leases}) end(id, &drain_state::finished);
+    for (const lease_id id : std::vector<lease_id>{reader.as_reader.leases})
+      if (!core_.leases.at(id).is_reserved()) end(id, &drain_state::finished);
   }
 
   void release_reserved(operation_state& operation) {

@@ -149,7 +149,10 @@ class questions {
     for (const auto& [version, state] : model.versions) {
       if (state.complete_replicas > 0 && accepts(waiter.selector, version)) best = version;
     }
-    if (best) {
+    // Workers that are not back yet may have a newer one.
+    const bool may_be_old =
+        waiter.selector.kind == version_selector::kind_type::latest && core_.recovering(model);
+    if (best && !(may_be_old && core_.now < waiter.deadline)) {
       core_.answer(*worker, waiter.sequence, messages::version_reply{{}, best.number()});
     } else if (core_.now >= waiter.deadline) {
       core_.answer(
