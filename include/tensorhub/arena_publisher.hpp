@@ -102,6 +102,8 @@ class any_arena_publisher : private worker {
   enum class progress : std::uint8_t { missing, being_put, put };
 
   TENSORHUB_DECL void join_by(std::chrono::steady_clock::time_point until);
+  /// What is left of `timeout` when it has joined.
+  [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds joined_within(std::chrono::milliseconds timeout);
   /// Once: the memory. Pre-condition: `mutex_` is the caller's.
   TENSORHUB_DECL void prepare();
   /// The position of a tensor that is to be put now.

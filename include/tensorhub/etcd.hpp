@@ -123,8 +123,8 @@ class standby_candidate {
 
   void ask(const etcd_request& request);
 
-  /// Starts or stops the server, so that it runs exactly while this candidate leads. A server that hangs is
-  /// waited for, while the lease passes.
+  /// Starts or stops the server, so that it runs exactly while this candidate leads. Returns only when a
+  /// server that hangs has ended; its lease ends meanwhile.
   void settle();
 
   void start_server();

@@ -289,8 +289,10 @@ TEST_CASE("etcd: a leader whose server hangs in its log is replaced, and nobody 
     while (!goes_on) std::this_thread::sleep_for(10ms);
   };
   const standby first{hanging};
-  const std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)> at_end{
-      &goes_on, [](std::atomic<bool>* flag) { flag->store(true); }};
+  const struct release_at_end {  // also if this test fails: else `first` would wait for its log
+    std::atomic<bool>& flag;
+    ~release_at_end() { flag = true; }
+  } at_end{goes_on};
   REQUIRE(eventually([&] { return first.leads(); }));
   const standby second{candidate(etcd, b)};
   trainer source{member_of(a + "," + b, "trainer-0")};

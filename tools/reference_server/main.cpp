@@ -335,9 +335,9 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
   if (given.server.security) allowed = {given.server.security->allowed_clients, given.is_allow_counted};
   for (sigwait(&ends, &received); received == SIGHUP; sigwait(&ends, &received))
     read_list_again(server, given.allow, allowed);
-  sigset_t both = ends;
-  sigdelset(&both, SIGHUP);
-  sigprocmask(SIG_UNBLOCK, &both, nullptr);  // a second one ends the program if its log is never read
+  sigset_t deadly = ends;
+  sigdelset(&deadly, SIGHUP);
+  sigprocmask(SIG_UNBLOCK, &deadly, nullptr);  // a second signal ends the program if its log is never read
   const auto seen = server.statistics();
   std::printf("ended by %s: %llu messages, %llu bad frames, %llu workers\n", strsignal(received),
               static_cast<unsigned long long>(seen.messages),

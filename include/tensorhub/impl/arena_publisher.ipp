@@ -62,26 +62,24 @@ TENSORHUB_DECL void any_arena_publisher::join_by(std::chrono::steady_clock::time
   lacking_ = tensors_of_chunk_;
 }
 
-TENSORHUB_DECL void any_arena_publisher::retain(std::uint32_t versions, std::chrono::milliseconds timeout) {
+TENSORHUB_DECL std::chrono::milliseconds any_arena_publisher::joined_within(
+    std::chrono::milliseconds timeout) {
   const auto until = detail::end_of(timeout);
   join_by(until);
-  worker::retain(versions, detail::time_left(until));
+  return detail::time_left(until);
+}
+TENSORHUB_DECL void any_arena_publisher::retain(std::uint32_t versions, std::chrono::milliseconds timeout) {
+  worker::retain(versions, joined_within(timeout));
 }
 TENSORHUB_DECL void any_arena_publisher::pin(version_number version, std::chrono::milliseconds timeout) {
-  const auto until = detail::end_of(timeout);
-  join_by(until);
-  worker::pin(version, detail::time_left(until));
+  worker::pin(version, joined_within(timeout));
 }
 TENSORHUB_DECL void any_arena_publisher::release(version_number version, std::chrono::milliseconds timeout) {
-  const auto until = detail::end_of(timeout);
-  join_by(until);
-  worker::release(version, detail::time_left(until));
+  worker::release(version, joined_within(timeout));
 }
 TENSORHUB_DECL void any_arena_publisher::roll_back_to(version_number version,
                                                       std::chrono::milliseconds timeout) {
-  const auto until = detail::end_of(timeout);
-  join_by(until);
-  worker::roll_back_to(version, detail::time_left(until));
+  worker::roll_back_to(version, joined_within(timeout));
 }
 
 TENSORHUB_DECL void any_arena_publisher::begin(version_number version, std::chrono::milliseconds timeout) {

@@ -79,7 +79,8 @@ class HubWeights:
         try:
             await asyncio.to_thread(receiver.receive, version, timeout=self._timeout)
         except (asyncio.CancelledError, Replaced):
-            # Its thread cannot be cancelled, and a receiver is no place for two calls: closed, it ends soon.
+            # The thread of a cancelled task cannot be cancelled, and a receiver takes one call at a time: closed, it
+            # ends soon. A receiver that was replaced takes no call at all.
             self._receiver = None
             receiver.close()
             raise

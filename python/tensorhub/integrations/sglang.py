@@ -48,7 +48,7 @@ def _with_loader(*args: Any, custom_weight_loaders: Iterable[str] = (), **others
 
 
 def _answering(update: Callable[..., Any], *args: Any, **others: Any) -> Any:
-    """What the update answers; that it has failed, where it would end the process, and the other ranks wait for it."""
+    """Answers that an update has failed: its exception would end this process, and the other ranks would wait."""
     try:
         return update(*args, **others)
     except Error as failure:

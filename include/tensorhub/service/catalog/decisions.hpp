@@ -130,14 +130,12 @@ class decisions {
     if (asked.reach != messages::update_reach::prefer_local) return false;
     if (held_by(operation)) return true;
     const model_state& model = *operation.replica->model;
-    const std::string& name = operation.replica->name;
-    const std::string_view whole = whole_of(name);
     const auto can_be_read = [&](const replica_state* each) {
       const auto record = model.versions.find(held_by(*each, operation.only_shard));
       return !each->temporary && record != model.versions.end() &&
              is_available(record->second, operation.only_shard) && is_local(operation, record->second);
     };
-    return detail::any_of(parts_of(model, std::string{whole.empty() ? name : whole}), can_be_read);
+    return detail::any_of(relatives_of(*operation.replica), can_be_read);
   }
 
   [[nodiscard]] version_view view_for(const operation_state& operation, const member_state& asked) const {

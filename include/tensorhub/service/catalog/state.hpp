@@ -486,6 +486,12 @@ struct model_state {
   return out;
 }
 
+/// The replica that this one is, or is a part of, and all of its parts.
+[[nodiscard]] inline std::vector<replica_state*> relatives_of(const replica_state& replica) {
+  const std::string_view whole = whole_of(replica.name);
+  return parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole});
+}
+
 /// Why the server declared a worker dead.
 enum class verdict : std::uint8_t {
   silent,     ///< it sent no message for too long

@@ -239,9 +239,7 @@ class versions {
   /// The replica holds another version now: its own calls may find it, or those of its parts find it no more.
   void mark_calls_of(const replica_state& replica) {
     if (replica.complete) return core_.mark_calls(replica);
-    const std::string_view whole = whole_of(replica.name);
-    for (const replica_state* each :
-         parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole}))
+    for (const replica_state* each : relatives_of(replica))
       if (!each->open.empty()) core_.mark_calls(*each);
   }
 

@@ -258,9 +258,9 @@ class basic_tcp {
       const auto taken = channel.receive(reinterpret_cast<std::byte*>(&answer) + have, sizeof answer - have);
       if (taken == 0 || (taken < 0 && errno != EAGAIN && errno != EINTR))
         throw error(errc::transport_failed, prefix + channel.why_closed());
-      if (taken > 0) have += static_cast<std::size_t>(taken);
-      const bool is_late = taken < 0 && std::chrono::steady_clock::now() >= until;
-      if (is_late || (taken < 0 && !wait_ready(channel.socket(), POLLIN, until)))
+      if (taken > 0)
+        have += static_cast<std::size_t>(taken);
+      else if (std::chrono::steady_clock::now() >= until || !wait_ready(channel.socket(), POLLIN, until))
         throw error(errc::timed_out, prefix + "accepted the connection and sent no welcome");
     }
     check_welcome(answer, prefix, who.source);
