@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catalog_driver.hpp"
+#include "support/catalog_of.hpp"
 
 using namespace catalog_test;
 using namespace tensorhub;
@@ -101,4 +102,90 @@ TEST_CASE("handovers: a temporary replica is not dropped while it waits for its 
   t.join(1, "trainer~1");
   for (const incarnation copy : t.copies) t.server.finish(copy, t.server.start_update(copy, exactly(1)));
   CHECK(t.is_let_go(t.shards[0], unpublish));
+}
+
+namespace {
+
+/// Counts how often a call's version is looked for.
+struct counting : group_consistent {
+  using group_consistent::group_consistent;
+  inline static std::size_t decided = 0;
+  [[nodiscard]] version_decision decide(const version_selector& selector,
+                                        const version_view& view) const noexcept {
+    ++decided;
+    return group_consistent::decide(selector, view);
+  }
+};
+
+struct fleet {
+  static constexpr std::size_t size = 40;
+  catalog_options settings;
+  driver<testing::catalog_of<nearest_source, counting>> server{settings};
+  std::vector<incarnation> readers;
+
+  explicit fleet(catalog_options options) : settings{std::move(options)} {}
+  incarnation come_back(std::uint64_t id, const std::string& replica, version_number held) {
+    auto join = server.join_message(replica);
+    if (held) join.held = server.reference(held);
+    join.latest = version_number{1};
+    join.peers = 4 * size;
+    join.keeps = {1, 0, {version_number{1}}};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  }
+  /// Each waits for a version that nobody has.
+  void wait_for_two() {
+    for (std::uint64_t id = 100; id < 100 + size; ++id) {
+      readers.push_back(server.join(id, "reader-" + std::to_string(id)));
+      server.update(readers.back(), version_number{2}, 600'000ms);
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE("handovers: many workers are heard again at once, and what waits is looked at once") {
+  fleet f{driver<>::without_grace({})};
+  const incarnation trainer = f.server.join(1, "trainer");
+  const incarnation other = f.server.join(2, "other");
+  REQUIRE(f.server.publish(trainer, 1).ok());
+  REQUIRE(f.server.ask<messages::status_reply>(trainer, messages::retain_request{1, {}, {}}).result.ok());
+  const auto copied = f.server.start_update(other);
+  f.server.finish(other, copied);
+  f.wait_for_two();
+  // Only the trainer is heard: the one other copy that it knows of may be gone.
+  for (int beat = 0; beat < 3; ++beat) {
+    f.server.pass(f.settings.heartbeat_interval);
+    f.server.send_as(trainer, 0, messages::heartbeat_request{});
+  }
+  f.server.clear();
+  const auto unpublish = f.server.unpublish(trainer, 1);
+  REQUIRE_FALSE(f.server.answer<messages::drained_reply>(trainer, unpublish).has_value());
+  counting::decided = 0;
+  f.server.together([&] {
+    for (const incarnation reader : f.readers) f.server.send_as(reader, 0, messages::heartbeat_request{});
+  });
+  CHECK(counting::decided <= 2 * fleet::size);
+  REQUIRE_FALSE(f.server.answer<messages::drained_reply>(trainer, unpublish).has_value());
+  f.server.send_as(other, 0, messages::heartbeat_request{});
+  CHECK(f.server.answer<messages::drained_reply>(trainer, unpublish).has_value());
+}
+
+TEST_CASE("handovers: what waits for the workers of an earlier server is looked at when they are back") {
+  fleet f{{.recovery_grace = 60'000ms}};
+  const incarnation trainer = f.come_back(1, "trainer", 1);
+  f.come_back(2, "other", 1);
+  f.wait_for_two();
+  const auto unpublish = f.server.unpublish(trainer, 1);
+  REQUIRE_FALSE(f.server.answer<messages::drained_reply>(trainer, unpublish).has_value());
+  std::uint64_t next = 200;
+  const auto come_back = [&](std::size_t more) {
+    for (; more > 0; --more, ++next) f.come_back(next, "late-" + std::to_string(next), {});
+  };
+  counting::decided = 0;
+  come_back(2 * fleet::size);
+  CHECK(counting::decided <= 2 * fleet::size);
+  REQUIRE_FALSE(f.server.answer<messages::drained_reply>(trainer, unpublish).has_value());
+  come_back(2 * fleet::size);
+  CHECK(f.server.answer<messages::drained_reply>(trainer, unpublish).has_value());
 }

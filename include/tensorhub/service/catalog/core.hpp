@@ -59,6 +59,7 @@ struct fresh_sources {
 struct batch_state {
   bool runs = false;                   ///< more events may follow before that
   std::vector<fresh_sources> fresh{};  ///< hungry readers are given them when the output is taken
+  bool is_heard_again = false;  ///< of a worker; what waits for that is looked at when the output is taken
 };
 
 struct core {

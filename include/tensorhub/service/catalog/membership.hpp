@@ -72,7 +72,8 @@ class membership {
       if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
       core_.retention_changed =
-          core_.retention_changed || (core_.recovering() && worker.model->waits_to_let_go);
+          core_.retention_changed ||
+          (core_.recovering() && worker.model->waits_to_let_go && !core_.recovering(*worker.model));
       questions_.retry_unknown();
       retention_.greet(worker);
       reply.operation = worker.replica->closed_operation;

@@ -228,7 +228,7 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope, const cl
   catalog_detail::worker_state* worker = core().find(from);
   if (worker == nullptr) return parts_->membership.notify_goodbye(from);
   // Requests may wait for a sign of life of this worker.
-  if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().retention_changed = true;
+  if (worker->model->waits_to_let_go && !core().is_heard(*worker)) core().batch.is_heard_again = true;
   worker->signs.last_heard = core().now;
   core().move_to(worker->signs.life, catalog_detail::liveness::heard);
   catalog_detail::forget_answers(*worker, envelope);
@@ -284,6 +284,8 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
 TENSORHUB_DECL void catalog::settle() {
   for (std::size_t round = 0; round < catalog_detail::most_rounds; ++round) {
     parts_->membership.confirm_verdicts();
+    if (!core().batch.runs && std::exchange(core().batch.is_heard_again, false))
+      core().retention_changed = true;
     if (std::exchange(core().retention_changed, false)) let_go();
     if (core().unsettled.empty() && !core().retention_changed) return;
     for (catalog_detail::model_state* model : std::exchange(core().unsettled, {}))
