@@ -386,6 +386,55 @@ TEST_CASE("security: an incarnation belongs to the key that it came with") {
   CHECK(reader.worker.update().version == 1);
 }
 
+TEST_CASE("security: a worker whose join waits for the layout is nobody else's") {
+  secured_server door;
+  const curve_key_pair second = make_curve_keys();
+  door.server->allow(second.public_key, "another one");
+  raw_client victim{door, door.good};
+  raw_client forger{door, second};
+  const auto self_of = [](const curve_key_pair& keys, std::uint64_t number) {
+    return tensorhub::incarnation_of(keys.public_key, {number, 0}).value;
+  };
+  const auto join_of = [](std::uint64_t number, bool tells) {
+    const tensorhub::layout shape{{{"wq", tensorhub::dtype::f32, {8}}}};
+    tensorhub::messages::join_request join;
+    join.model = "policy";
+    join.replica = "rollout-" + std::to_string(number);
+    join.transport = "tcp";
+    join.consistency = "group_consistent";
+    join.integrity = "xxh3_128";
+    join.proof = {number, 0};
+    join.layout_digest = shape.digest();
+    join.chunk_bytes = shape.chunk_bytes();
+    join.chunk_count = shape.chunk_count();
+    if (tells) join.tensors.assign(shape.tensors().begin(), shape.tensors().end());
+    return join;
+  };
+  const auto is_asked_for_layout = [&](const tensorhub::messages::envelope& said) {
+    const auto* reply = get_if<tensorhub::messages::join_reply>(&said.body);
+    REQUIRE(reply != nullptr);
+    CHECK(reply->result.ok());
+    return reply->wants_layout;
+  };
+  // Three that are asked for the layout, and do not answer: the victim waits.
+  for (const std::uint64_t number : {1, 2, 3}) {
+    forger.say(self_of(second, number), 1, join_of(number, false));
+    REQUIRE(is_asked_for_layout(forger.hear()));
+  }
+  const std::uint64_t self = self_of(door.good, 4);
+  victim.say(self, 1, join_of(4, false));
+  victim.say(77, 1, tensorhub::messages::list_request{});
+  REQUIRE(holds_alternative<tensorhub::messages::list_reply>(victim.hear().body));
+  // Then somebody else speaks as the victim, and the layout comes.
+  forger.say(self, 2, tensorhub::messages::list_request{});
+  forger.say(self_of(second, 1), 2, join_of(1, true));
+  const auto heard = forger.hear();
+  REQUIRE(holds_alternative<tensorhub::messages::join_reply>(heard.body));
+  CHECK_FALSE(is_asked_for_layout(heard));
+  CHECK_FALSE(is_asked_for_layout(victim.hear()));
+  CHECK(door.seen().forged_messages == 1);
+}
+
 TEST_CASE("security: workers that share a key do not speak for each other") {
   secured_server door;
   trainer source{door.options_of("trainer-0", door.good)};

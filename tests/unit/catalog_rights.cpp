@@ -301,6 +301,14 @@ TEST_CASE("catalog rights: the place of a living worker is its key's, but for th
   CHECK(refused.code == errc::refused);
   CHECK(refused.sentence.find("alive") != std::string::npos);
   CHECK(server.core.record_of(trainer) != nullptr);
+  SUBCASE("a reader's word that it is gone does not open its place") {
+    server.clients[{2}] = client_that_may(right::read, "rollouts");
+    const incarnation reader = server.join(2, "rollout-0");
+    REQUIRE(server.publish(trainer, 1).ok());
+    static_cast<void>(server.lose_source(reader, server.start_update(reader)));
+    CHECK(join_as(3, right::read | right::publish, "rollouts").code == errc::refused);
+    CHECK(server.core.record_of(trainer) != nullptr);
+  }
   SUBCASE("its own key always may") {
     CHECK(join_as(3, right::publish, "trainers").ok());
     CHECK(server.core.record_of(trainer) == nullptr);

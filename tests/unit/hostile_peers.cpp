@@ -74,6 +74,38 @@ TEST_CASE("what a join says it reads: nothing from nobody, and no more than ther
   CHECK(leases <= limits::sources);
 }
 
+TEST_CASE("what a join says it reads: from the same shard of the same model, or not at all") {
+  catalog_test::driver<> server{{.recovery_grace = 1s}};
+  auto source = server.join_message("trainer");
+  source.held = server.reference({1});
+  source.place.datacenter = "x";
+  auto reader = server.join_message("liar", {7, 8});
+  reader.place.datacenter = "y";
+  messages::assignment& old = reader.reading.emplace_back();
+  old.source = {1};
+  old.lease = {5};
+  old.operation = {1};
+  old.version = {1};
+  SUBCASE("another model, after its source") {
+    reader.model = "other";
+    REQUIRE(server.ask<messages::join_reply>(incarnation{1}, source).result.ok());
+    REQUIRE(server.ask<messages::join_reply>(incarnation{2}, reader).result.ok());
+  }
+  SUBCASE("another model, before its source") {
+    reader.model = "other";
+    REQUIRE(server.ask<messages::join_reply>(incarnation{2}, reader).result.ok());
+    REQUIRE(server.ask<messages::join_reply>(incarnation{1}, source).result.ok());
+  }
+  SUBCASE("another shard") {
+    source.shard = {0, 8};
+    REQUIRE(server.ask<messages::join_reply>(incarnation{1}, source).result.ok());
+    REQUIRE(server.ask<messages::join_reply>(incarnation{2}, reader).result.ok());
+  }
+  CHECK(server.leases_on(incarnation{1}) == 0);
+  CHECK(server.core.record_of(incarnation{1})->as_source.load == 0);
+  server.send(incarnation{1}, messages::leave_request{});
+}
+
 TEST_CASE("a joiner changes nothing of others when the server does not recover") {
   catalog_test::driver<> server;
   const incarnation trainer = server.join(1, "trainer");
@@ -159,6 +191,22 @@ TEST_CASE("versions that a worker invents are forgotten like others that nobody 
     server.send_as(liar, i, finish, i - 1);
   }
   CHECK(server.core.record_of(trainer)->model->versions.size() < 64);
+}
+
+TEST_CASE("calls of an earlier server that a worker invents: no more than it may have open") {
+  catalog_test::driver<> server;
+  const incarnation liar = server.join(2, "liar", {0, 512});
+  for (std::uint64_t i = 1; i <= 1'000; ++i) {
+    messages::finish_request finish;
+    finish.operation = {i};
+    finish.version = {1};
+    finish.held = server.reference({1});
+    server.send_as(liar, i, finish, i - 1);
+  }
+  CHECK(server.core.statistics().operations <= limits::open_calls);
+  const auto refused = server.answer<messages::status_reply>(liar, 1'000);
+  REQUIRE(refused.has_value());
+  CHECK(refused->result.code == errc::limit_exceeded);
 }
 
 TEST_CASE("so are versions that a worker invents in one join after the other") {

@@ -326,20 +326,25 @@ class catalog_server::loop {
     return false;
   }
 
-  /// Updates the route to the sender. With keys, a worker that has joined keeps its connection, whose ROUTER
-  /// identity only its process knows (control_connection), until it joins over another one: workers with the
-  /// same key cannot speak for each other. Routes of unknown incarnations are removed from time to time, so
+  /// A join of this worker was carried out, or will be: its key is proved.
+  [[nodiscard]] bool is_proved(incarnation worker) const {
+    return catalog_.knows(worker) || catalog_.is_joining(worker);
+  }
+
+  /// Updates the route to the sender. With keys, a worker that has joined, or whose join waits, keeps its
+  /// connection, whose ROUTER identity only its process knows (control_connection), until it joins over another
+  /// one: workers with the same key cannot speak for each other. Routes of unknown incarnations are removed from time to time, so
   /// that they cannot fill the memory. Null: the message must be dropped.
   const route* remember(incarnation sender, std::string_view from, bool joins) {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);
     route& known = entry->second;
     // Before it has joined, whoever speaks as it may be its owner, which the join will prove.
-    if (fresh || (known.client.key != key && !catalog_.knows(sender))) {
+    if (fresh || (known.client.key != key && !is_proved(sender))) {
       depart(sender, known.connection);
       known = {{}, {std::string{key}, nullptr}, 0};
     }
-    const bool is_bound = guard_ && !joins && !known.connection.empty() && catalog_.knows(sender);
+    const bool is_bound = guard_ && !joins && !known.connection.empty() && is_proved(sender);
     if (known.client.key != key || (is_bound && known.connection != from)) {
       tally_.forged.fetch_add(1, std::memory_order_relaxed);
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
@@ -363,7 +368,7 @@ class catalog_server::loop {
     }
     if (routes_.size() > 2 * catalog_.worker_count() + 1024) {
       std::erase_if(routes_, [&](const auto& other) {
-        const bool stranger = other.first != sender && !catalog_.knows(other.first);
+        const bool stranger = other.first != sender && !is_proved(other.first);
         if (stranger) depart(other.first, other.second.connection);
         return stranger;
       });
@@ -412,7 +417,7 @@ class catalog_server::loop {
   /// A process may have had many workers one after the other: those that have left need no route any more.
   void forget_strangers(std::unordered_set<incarnation>& speakers) {
     std::erase_if(speakers, [this](incarnation each) {
-      if (catalog_.knows(each)) return false;
+      if (is_proved(each)) return false;
       routes_.erase(each);
       return true;
     });

@@ -79,6 +79,8 @@ class catalog {
   [[nodiscard]] std::size_t worker_count() const noexcept { return core().workers.size(); }
   /// The worker has joined, and has neither left nor been declared dead.
   [[nodiscard]] bool knows(incarnation worker) const { return core().workers.contains(worker); }
+  /// Its join waits until the server has learnt the layout.
+  [[nodiscard]] bool is_joining(incarnation worker) const;
 
   // ---- for checks of the contract (by the simulator)
 

@@ -170,6 +170,9 @@ class admission {
   }
   /// Joins that waited for a layout which the server has learnt since.
   [[nodiscard]] std::vector<waiting_join> take_told() { return std::exchange(told_, {}); }
+  [[nodiscard]] bool is_waiting(incarnation id) const {
+    return detail::any_of(searches_, [id](const auto& entry) { return entry.second.waiting.contains(id); });
+  }
   /// The worker does not wait to join (any more).
   void forget(incarnation id) {
     for (auto& [which, search] : searches_) {

@@ -147,10 +147,12 @@ struct core {
     return found == workers.end() ? nullptr : found->second.get();
   }
 
-  /// The worker was heard within two heartbeats, and nobody has lost it since.
+  [[nodiscard]] bool was_heard_lately(const worker_state& worker) const noexcept {
+    return now - worker.signs.last_heard <= 2 * options.heartbeat_interval;
+  }
+  /// The worker was heard lately, and nobody has lost it since.
   [[nodiscard]] bool is_heard(const worker_state& worker) const noexcept {
-    return now - worker.signs.last_heard <= 2 * options.heartbeat_interval &&
-           worker.signs.life == liveness::heard;
+    return was_heard_lately(worker) && worker.signs.life == liveness::heard;
   }
 
   /// Makes a transition. One that its table does not have is a fault of the catalog: it is not made,

@@ -124,6 +124,8 @@ class leases {
     for (const lease_id known : reader.as_reader.leases) {
       if (core_.leases.at(known).source == old.source) return;
     }
+    worker_state* const source = core_.find(old.source);
+    if (source != nullptr && !is_source_of(*source, reader)) return;
     lease_state lease;
     // The reader goes on under the number that it knows.
     const bool is_free = old.lease && !core_.leases.contains(old.lease);
@@ -140,7 +142,7 @@ class leases {
     reader.as_reader.leases.push_back(lease.id);
     reader.as_reader.operation = old.operation;
     lease_state& kept = core_.leases.emplace(lease.id, std::move(lease)).first->second;
-    if (worker_state* source = core_.find(old.source)) {
+    if (source != nullptr) {
       note_places(kept, reader, *source);
       source->as_source.readers.push_back(kept.id);
       charge(kept, true);
@@ -148,16 +150,23 @@ class leases {
       core_.sourceless.insert(kept.id);
     }
   }
-  /// Links a worker that has just joined with the leases on it that its readers announced earlier.
+  /// Links a worker that has just joined with the leases on it that its readers announced earlier. Those of
+  /// workers to which it cannot be a source end.
   void find_source(worker_state& source) {
+    std::vector<lease_id> misfits;
     std::erase_if(core_.sourceless, [&](lease_id id) {
       lease_state& lease = core_.leases.at(id);
       if (lease.source != source.id) return false;
       source.as_source.readers.push_back(id);
-      if (const worker_state* reader = core_.find(lease.reader)) note_places(lease, *reader, source);
+      const worker_state* reader = core_.find(lease.reader);
+      if (reader != nullptr && !is_source_of(source, *reader))
+        misfits.push_back(id);
+      else if (reader != nullptr)
+        note_places(lease, *reader, source);
       if (lease.lasts()) charge(lease, true);
       return true;
     });
+    for (const lease_id id : misfits) end(id, &drain_state::finished);
   }
 
   /// A worker that comes from an earlier server has said what it has: readers that came before it, and theirs
@@ -517,6 +526,10 @@ class leases {
     return lease;
   }
 
+  /// What a reader says of its sources is believed only so far: the records of a lease are those of one shard.
+  [[nodiscard]] static bool is_source_of(const worker_state& source, const worker_state& reader) {
+    return source.model == reader.model && source.shard.index == reader.shard.index;
+  }
   static void note_places(lease_state& lease, const worker_state& reader, const worker_state& source) {
     lease.datacenter = reader.place.datacenter;
     lease.crossing = reader.place.datacenter != source.place.datacenter;

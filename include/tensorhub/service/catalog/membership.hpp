@@ -102,6 +102,7 @@ class membership {
     core_.send(id, sequence, messages::status_reply{});
   }
 
+  [[nodiscard]] bool is_joining(incarnation id) const { return admission_.is_waiting(id); }
   /// Joins that waited for a layout which the server has learnt since: they are to be handled again.
   [[nodiscard]] std::vector<waiting_join> take_told() { return admission_.take_told(); }
 
@@ -234,7 +235,10 @@ class membership {
     if (client.may().has_any_of(right::replace)) return {};
     const worker_state* present = worker_at(join);
     if (present == nullptr || present->id == from || present->access.key == client.key) return {};
-    if (!core_.is_heard(*present)) return {};
+    // Its readers may say what they like of it.
+    const bool is_reachable =
+        present->signs.life == liveness::heard || present->signs.life == liveness::suspect;
+    if (!is_reachable || !core_.was_heard_lately(*present)) return {};
     return {errc::refused,
             "the key '" + client.may().name + "' may not replace " + who(*present) +
                 ", which has another key and is alive: wait until it has left, or give the key "

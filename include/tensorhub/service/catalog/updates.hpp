@@ -134,7 +134,9 @@ class updates {
     operation_state* known =
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
-    if (known == nullptr && request.result.ok()) known = &adopt_operation(worker, request);
+    const bool is_unknown = known == nullptr && request.result.ok();
+    const bool has_room = !is_unknown || table_.has_room(worker);
+    if (is_unknown && has_room) known = &adopt_operation(worker, request);
     // Its replica publishes under this number: the worker counts otherwise, and nobody waits for its end.
     if (known != nullptr && known->is_publish) known = nullptr;
     versions_.end_writing(worker);
@@ -149,9 +151,9 @@ class updates {
     member_state* member = known != nullptr ? member_of(*known, worker.shard.index) : nullptr;
     if (member == nullptr || known->is_closed()) {
       versions_.recompute(*worker.replica);
-      const bool failed_group = request.result.ok() && known != nullptr && !known->failure.ok();
-      return core_.answer(worker, sequence,
-                          messages::status_reply{failed_group ? known->failure : messages::status{}});
+      messages::status outcome = has_room ? messages::status{} : table_.no_room();
+      if (request.result.ok() && known != nullptr) outcome = known->failure;
+      return core_.answer(worker, sequence, messages::status_reply{std::move(outcome)});
     }
     if (const messages::status failure = failure_of(worker, *known, request); !failure.ok()) {
       const bool is_intact = !request.result.ok() && request.intact;

@@ -162,6 +162,9 @@ TENSORHUB_DECL catalog_statistics catalog::statistics() const {
   out.cut_offs = core().cut_offs.size();
   return out;
 }
+TENSORHUB_DECL bool catalog::is_joining(incarnation worker) const {
+  return parts_->membership.is_joining(worker);
+}
 TENSORHUB_DECL std::string catalog::broken_rule() const {
   return catalog_detail::rule_check{core(), limits()}.run();
 }
