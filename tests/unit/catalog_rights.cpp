@@ -347,6 +347,75 @@ TEST_CASE("catalog rights: a reader does not tell a new server what is retained,
   }
 }
 
+TEST_CASE("catalog rights: a reader does not tell a new server which versions cannot be published any more") {
+  driver server{catalog_options{}, server_epoch{78}};
+  server.clients[{1}] = client_that_may(right::publish | right::serve);
+  server.clients[{2}] = client_that_may(right::read | right::serve);
+  auto join = server.join_message("rollout-0");
+  join.before.server = {77};
+  join.latest = {UINT64_MAX};
+  join.peers = 2;
+  SUBCASE("of the first line") {}
+  SUBCASE("of a line after which there can be none") {
+    join.latest.line = UINT32_MAX;
+    join.held = server.reference(join.latest);
+  }
+  REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
+  const incarnation trainer = server.join(1, "trainer");
+  server.pass_alive(catalog_options{}.recovery_grace + 100ms, {trainer, {2}});
+  CHECK(server.publish(trainer, 8).ok());
+  CHECK(server.core.record_of(trainer)->model->latest_ever == version_number{8});
+  static_cast<void>(server.unpublish(trainer, 8));
+  messages::retain_request back;
+  back.roll_back_to = version_number{7};
+  REQUIRE(server.ask<messages::status_reply>(trainer, back).result.ok());
+  CHECK(is_sound(server.core.record_of(trainer)->model->keeps.rollbacks));
+}
+
+namespace {
+
+[[nodiscard]] bool is_misfit(driver<>& server, std::uint64_t worker, const messages::join_request& join) {
+  const auto refused = server.ask<messages::join_reply>(incarnation{worker}, join).result;
+  return refused.code == errc::layout_mismatch || refused.code == errc::policy_mismatch;
+}
+
+}  // namespace
+
+TEST_CASE("catalog rights: the first reader does not decide what a model looks like; its publisher does") {
+  driver server{catalog_options{}, server_epoch{78}};
+  server.clients[{1}] = client_that_may(right::publish | right::serve);
+  for (const std::uint64_t reader : {2, 3}) server.clients[{reader}] = client_that_may(right::read);
+  auto misfit = server.join_message("rollout-0");
+  SUBCASE("another layout") {
+    driver<>::set_layout(misfit, layout{{{"wq", dtype::f32, {9}}}, 1024});
+  }
+  SUBCASE("another number of shards") {
+    misfit.shard = {0, 3};
+  }
+  SUBCASE("another transport") {
+    misfit.transport = "verbs";
+  }
+  REQUIRE(server.ask<messages::join_reply>({2}, misfit).result.ok());
+  auto back = server.join_message("rollout-1");
+  back.before.server = {77};
+  const std::uint64_t asked = server.send({3}, back);
+  CHECK_FALSE(server.result_of({3}, asked).has_value());  // it is neither admitted nor sent away
+  const incarnation trainer = server.join(1, "trainer");
+  CHECK(server.core.record_of({2}) == nullptr);
+  const auto told = server.push<messages::goodbye_push>({2});
+  REQUIRE(told.has_value());
+  CHECK(told->reason.code == errc::layout_mismatch);
+  CHECK(server.ask<messages::join_reply>({3}, back).result.ok());
+  CHECK(server.publish(trainer, 1).ok());
+  // Where there is a publisher, or its versions, everybody has to fit.
+  server.clients[{4}] = client_that_may(right::publish);
+  CHECK(is_misfit(server, 4, misfit));
+  server.send(trainer, messages::leave_request{});
+  server.pass_alive(catalog_options{}.recovery_grace + 100ms, {{3}});
+  CHECK(is_misfit(server, 4, misfit));
+  CHECK(server.core.record_of({3}) != nullptr);
+}
+
 namespace {
 
 /// What a worker that joins says of version `claimed`, of bytes that nobody has published.

@@ -54,14 +54,20 @@ namespace tensorhub::inline TENSORHUB_MODE {
   return version.line <= last_line(keeps) && is_void(keeps, version);
 }
 
+inline constexpr std::uint32_t end_of_lines = UINT32_MAX / 2;  ///< more than all roll backs there will be
+/// A version number that roll backs could have made: there is a line above its own.
+[[nodiscard]] inline bool is_possible(version_number version) noexcept {
+  return version.line < end_of_lines - 1;
+}
+
 /// Makes all versions above `to` void. `seen`: the latest one that is known, perhaps of a line that an
 /// earlier server has not passed on. False: there were too many roll backs (limits::rollbacks).
 [[nodiscard]] inline bool roll_back(messages::retention& keeps, version_number to, version_number seen) {
-  const std::uint32_t line = std::max(last_line(keeps), seen.line) + 1;
+  const std::uint64_t line = std::uint64_t{std::max(last_line(keeps), seen.line)} + 1;
   std::erase_if(keeps.rollbacks, [&](const messages::rollback& each) { return each.to >= to.value; });
   std::erase_if(keeps.pinned, [&](version_number each) { return each.value > to.value; });
-  if (keeps.rollbacks.size() >= limits::rollbacks || line >= UINT32_MAX / 2) return false;
-  keeps.rollbacks.push_back({line, to.value});
+  if (keeps.rollbacks.size() >= limits::rollbacks || line >= end_of_lines) return false;
+  keeps.rollbacks.push_back({static_cast<std::uint32_t>(line), to.value});
   return true;
 }
 
@@ -72,7 +78,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
   };
   return rollbacks.size() <= limits::rollbacks &&
          std::adjacent_find(rollbacks.begin(), rollbacks.end(), follows) == rollbacks.end() &&
-         (rollbacks.empty() || (rollbacks.front().line > 0 && rollbacks.back().line < UINT32_MAX / 2));
+         (rollbacks.empty() || (rollbacks.front().line > 0 && rollbacks.back().line < end_of_lines));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -67,63 +67,14 @@ class admission {
       return refuse(errc::policy_mismatch, "this worker uses the integrity policy '" + join.integrity +
                                                "', the server asks for '" + core_.options.integrity + "'");
     }
-    if (auto full = check_bounds(from, join); !full.ok()) return full;
-    const auto model = core_.models.find(join.model);
-    if (model == core_.models.end()) return {};
-    if (model->second.shards != join.shard.count) {
-      return refuse(errc::layout_mismatch,
-                    "model '" + join.model + "' has " + std::to_string(model->second.shards) +
-                        " shards, this worker says " + std::to_string(join.shard.count));
-    }
-    for (const auto& [name, replica] : model->second.replicas) {
-      for (const worker_state* worker : replica->workers) {
-        if (worker != nullptr &&
-            (worker->access.integrity != join.integrity || worker->access.transport != join.transport)) {
-          return refuse(errc::policy_mismatch,
-                        "the workers of model '" + join.model + "' use '" + worker->access.transport +
-                            "' and '" + worker->access.integrity + "', this one '" + join.transport +
-                            "' and '" + join.integrity + "': all must agree");
-        }
-        if (worker != nullptr) return {};
-      }
-    }
-    return {};
+    return check_bounds(from, join);
   }
 
-  /// Sets `wants_layout` if the decision needs the tensors and they were not sent.
-  [[nodiscard]] messages::status check_layout(const messages::join_request& join, bool& wants_layout) {
-    const auto model = core_.models.find(join.model);
-    const bool known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
-    if (known && model->second.layouts[join.shard.index]->digest() == join.layout_digest) return {};
-    if (join.tensors.empty()) {
-      wants_layout = true;
-      return {};
-    }
-    try {
-      const std::size_t bytes = memory_of(join.tensors);
-      if (auto full = check_layout_bytes(join, known ? 0 : bytes); !full.ok()) return full;
-      layout offered{join.tensors, join.chunk_bytes};
-      if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count) {
-        return {errc::layout_mismatch, "the layout does not have the digest that was announced with it"};
-      }
-      if (known) {
-        return {errc::layout_mismatch,
-                "the layout differs from that of model '" + join.model + "', shard " + to_string(join.shard) +
-                    ", at " + first_difference(offered, *model->second.layouts[join.shard.index])};
-      }
-      model_state& state = core_.models[join.model];
-      if (state.shards == 0) {
-        state.name = join.model;
-        state.shards = join.shard.count;
-        state.layouts.resize(join.shard.count);
-      }
-      state.layouts[join.shard.index] = std::move(offered);
-      state.layout_bytes += bytes;
-      end_search({join.model, join.shard.index});
-    } catch (const error& e) {
-      return {e.code(), e.sentence()};
-    }
-    return {};
+  /// The worker has what the model's other workers have. Sets `wants_layout` if the decision needs the tensors
+  /// and they were not sent.
+  [[nodiscard]] messages::status check_form(const messages::join_request& join, bool& wants_layout) {
+    if (auto misfit = check_policies(join); !misfit.ok()) return misfit;
+    return check_layout(join, wants_layout);
   }
 
   // ---- the search for an unknown layout
@@ -182,6 +133,64 @@ class admission {
   }
 
  private:
+  [[nodiscard]] messages::status check_policies(const messages::join_request& join) const {
+    const auto model = core_.models.find(join.model);
+    if (model == core_.models.end()) return {};
+    if (model->second.shards != join.shard.count) {
+      return {errc::layout_mismatch, "model '" + join.model + "' has " +
+                                         std::to_string(model->second.shards) + " shards, this worker says " +
+                                         std::to_string(join.shard.count)};
+    }
+    for (const auto& [name, replica] : model->second.replicas) {
+      for (const worker_state* worker : replica->workers) {
+        if (worker != nullptr &&
+            (worker->access.integrity != join.integrity || worker->access.transport != join.transport)) {
+          return {errc::policy_mismatch, "the workers of model '" + join.model + "' use '" +
+                                             worker->access.transport + "' and '" + worker->access.integrity +
+                                             "', this one '" + join.transport + "' and '" + join.integrity +
+                                             "': all must agree"};
+        }
+        if (worker != nullptr) return {};
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] messages::status check_layout(const messages::join_request& join, bool& wants_layout) {
+    const auto model = core_.models.find(join.model);
+    const bool known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
+    if (known && model->second.layouts[join.shard.index]->digest() == join.layout_digest) return {};
+    if (join.tensors.empty()) {
+      wants_layout = true;
+      return {};
+    }
+    try {
+      const std::size_t bytes = memory_of(join.tensors);
+      if (auto full = check_layout_bytes(join, known ? 0 : bytes); !full.ok()) return full;
+      layout offered{join.tensors, join.chunk_bytes};
+      if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count) {
+        return {errc::layout_mismatch, "the layout does not have the digest that was announced with it"};
+      }
+      if (known) {
+        return {errc::layout_mismatch,
+                "the layout differs from that of model '" + join.model + "', shard " + to_string(join.shard) +
+                    ", at " + first_difference(offered, *model->second.layouts[join.shard.index])};
+      }
+      model_state& state = core_.models[join.model];
+      if (state.shards == 0) {
+        state.name = join.model;
+        state.shards = join.shard.count;
+        state.layouts.resize(join.shard.count);
+      }
+      state.layouts[join.shard.index] = std::move(offered);
+      state.layout_bytes += bytes;
+      end_search({join.model, join.shard.index});
+    } catch (const error& e) {
+      return {e.code(), e.sentence()};
+    }
+    return {};
+  }
+
   /// Names are shown in logs, in errors of other workers and on terminals. (An address is its transport's own
   /// matter, and escaped where it is shown.)
   [[nodiscard]] static messages::status check_names(const messages::join_request& join) {

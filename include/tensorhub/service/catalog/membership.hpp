@@ -59,15 +59,24 @@ class membership {
     if (reply.result.ok()) reply.result = check_not_split(join);
     if (reply.result.ok()) reply.result = check_replaces(from, join, client);
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
-    if (reply.result.ok()) reply.result = admission_.check_layout(join, reply.wants_layout);
+    if (reply.result.ok()) {
+      reply.result = admission_.check_form(join, reply.wants_layout);
+      if (is_misfit(reply.result) && is_form_open(join.model)) {
+        if (!client.may().has_any_of(right::publish) && core_.recovering() && join.before.server)
+          return;  // the publisher may be on its way: the worker asks again
+        if (client.may().has_any_of(right::publish)) {
+          dissolve(join.model);
+          return on_join(said, join, client);
+        }
+      }
+    }
     if (reply.wants_layout) {
       if (const auto asked = admission_.whom_to_ask(said, join, client))
         core_.send(asked->from, asked->sequence, std::move(reply));
       return;
     }
     if (reply.result.ok()) {
-      if (client.may().has_any_of(right::retain | right::publish))
-        retention_.learn(core_.models.at(join.model), join.keeps);
+      if (may_tell(client)) retention_.learn(core_.models.at(join.model), join.keeps);
       worker_state& worker = admit(said, join, client);
       if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
@@ -265,6 +274,32 @@ class membership {
             "(standby_server)"};
   }
 
+  [[nodiscard]] static bool is_misfit(const messages::status& result) noexcept {
+    return result.code == errc::layout_mismatch || result.code == errc::policy_mismatch;
+  }
+  /// Only readers have told what the model looks like, and its publisher may know better: one reader with
+  /// another layout, which has joined first, does not keep everybody else out. False also without keys.
+  [[nodiscard]] bool is_form_open(const std::string& name) const {
+    const auto found = core_.models.find(name);
+    if (found == core_.models.end()) return false;
+    const model_state& model = found->second;
+    if (!core_.recovering() && (model.latest_seen || !model.versions.empty())) return false;
+    const auto may_publish = [](const worker_state* w) { return w != nullptr && w->access.may_publish; };
+    return detail::none_of(model.replicas, [&](const auto& entry) {
+      return detail::any_of(entry.second->workers, may_publish);
+    });
+  }
+  /// Its workers are declared dead, and the model is forgotten.
+  void dissolve(const std::string& name) {
+    std::vector<incarnation> all;
+    for (const auto& [replica_name, replica] : core_.models.at(name).replicas) {
+      for (const worker_state* worker : replica->workers)
+        if (worker != nullptr) all.push_back(worker->id);
+    }
+    for (const incarnation id : all)
+      declare_dead(*core_.find(id), "does not fit to the model's publisher", verdict::misfit);
+  }
+
   /// The replica by whose name one that is to join was set aside (orders.hpp), as a part of it; empty: none.
   [[nodiscard]] static std::string order_about(const model_state& model, const std::string& replica) {
     for (std::string_view whole = replica; !whole.empty(); whole = whole_of(whole)) {
@@ -326,7 +361,7 @@ class membership {
     worker.signs.last_heard = core_.now;
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
-    if (is_first_word) succeed(worker, join);  // a repeated join may arrive late and be out of date
+    if (is_first_word) succeed(worker, join, client);  // a repeated join may arrive late and be out of date
     versions_.recompute(replica);
     return worker;
   }
@@ -344,8 +379,12 @@ class membership {
            join.reading.empty();
   }
 
+  /// Which versions there were, and which are retained or rolled back, is not for readers to say.
+  [[nodiscard]] static bool may_tell(const client_identity& client) {
+    return client.may().has_any_of(right::retain | right::publish);
+  }
   /// Takes over what the worker knows from an earlier server.
-  void succeed(worker_state& worker, const messages::join_request& join) {
+  void succeed(worker_state& worker, const messages::join_request& join, const client_identity& client) {
     model_state& model = *worker.model;
     if (core_.recovering() && !detail::contains(taken_over_, join.before.server)) {
       std::rotate(taken_over_.begin(), taken_over_.begin() + 1, taken_over_.end());
@@ -361,11 +400,13 @@ class membership {
       count_back(model, join);  // once for each that came back
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published, unless its key may publish.
-    if (core_.recovering()) {
-      model.latest_seen = std::max(model.latest_seen, join.latest);
+    if (core_.recovering() && is_possible(join.latest)) {
       const version_number valid = is_void(model, join.latest) ? version_number{} : join.latest;
       model.before.latest = std::max(model.before.latest, valid);
-      model.latest_ever = std::max(model.latest_ever, valid);
+      if (may_tell(client)) {  // it counts for as long as this server runs
+        model.latest_seen = std::max(model.latest_seen, join.latest);
+        model.latest_ever = std::max(model.latest_ever, valid);
+      }
     }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.past.has_old_keys = worker.past.has_old_keys || is_known;
@@ -440,6 +481,10 @@ class membership {
                 "second time, and the server has declared it dead"};
       case verdict::evicted:
         return {errc::replaced, "an operator has evicted this worker; construct a new one to join again"};
+      case verdict::misfit:
+        return {errc::layout_mismatch,
+                "this worker joined before its model's publisher, with another layout, number of shards, "
+                "transport or integrity policy: construct a new one that has the publisher's"};
     }
     return {};
   }

@@ -499,7 +499,8 @@ enum class verdict : std::uint8_t {
   earlier,    ///< an earlier server declared it dead
   unruly,     ///< it broke the protocol
   lingering,  ///< it kept sources from their memory until the deadlines of their drains, again
-  evicted     ///< by an order (orders.hpp)
+  evicted,    ///< by an order (orders.hpp)
+  misfit      ///< it had joined before the publisher, with another layout or other policies
 };
 
 /// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.

@@ -56,6 +56,7 @@ class versions {
   }
   /// What a worker says of its memory when it joins may be believed.
   [[nodiscard]] bool may_bring(const worker_state& worker, const messages::reference& reference) const {
+    if (!is_possible(reference.version)) return false;
     if (is_trusted(worker)) return may_have_root(worker, reference);
     return !reference.open && may_have_received(worker, reference);
   }
