@@ -139,6 +139,17 @@ TEST_CASE("rights: what a running worker may do changes with the list") {
   CHECK(reader.worker.update(exactly(2), 20s).version == 2);
 }
 
+TEST_CASE("rights: nobody is sent to a source whose key was revoked, also before it is declared dead") {
+  running_fleet all;
+  tensorhub::server_client looks{{.server = all.server.address(), .security = all.as(all.operators)}};
+  REQUIRE(looks.list("policy").front().available.size() == 1);
+  REQUIRE(all.server.revoke(all.trainers.public_key));
+  CHECK(comes_true([&] {
+    const auto models = looks.list();
+    return models.size() == 1 && models.front().available.empty() && all.server.statistics().workers == 1;
+  }));
+}
+
 TEST_CASE("rights: a living trainer is not replaced by another key without that right") {
   running_fleet all;
   const curve_key_pair second = make_curve_keys();

@@ -358,6 +358,7 @@ class catalog_server::loop {
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
       depart(sender, known.connection);
       known.connection.clear();
+      catalog_.revoke(clock_.now(), sender);
       if (!catalog_.knows(sender)) catalog_.unreachable(clock_.now(), sender);  // a join of it may wait
       if (fresh) routes_.erase(entry);
       return nullptr;

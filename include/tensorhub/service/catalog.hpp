@@ -66,6 +66,10 @@ class catalog {
   /// Reports that the shell could not send to this worker: its connection is gone, at least for the moment.
   void unreachable(time_point now, incarnation worker);
 
+  /// This worker's key is not on the list any more: nobody is to read from it. What it sends is not received
+  /// here, so it will be declared dead.
+  void revoke(time_point now, incarnation worker);
+
   /// What is to be sent because of all events since the last call. Of several events taken together it is
   /// less than of each alone: a later one may make messages of an earlier one moot (`leases::is_moot`).
   [[nodiscard]] std::vector<outgoing> take_output();

@@ -136,6 +136,14 @@ TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
   settle();
 }
 
+TENSORHUB_DECL void catalog::revoke(time_point now, incarnation worker) {
+  core().begin(now);
+  client_rules nothing;
+  nothing.may = rights{};
+  if (catalog_detail::worker_state* found = core().find(worker)) note_rights(*found, nothing);
+  settle();
+}
+
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
   core().batch.runs = false;
   for (const auto& [model, version, shard, count] : std::exchange(core().batch.fresh, {}))
