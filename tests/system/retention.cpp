@@ -180,6 +180,31 @@ TEST_CASE("retention: a version that is not retained any more is given back") {
   CHECK(replicas_of(source.worker).empty());
 }
 
+TEST_CASE("retention: the end of a worker does not wait for those that still read what it kept for others") {
+  constexpr std::size_t words = 4'000'000;
+  system_tests::hub::reference_server server;
+  auto options = who(server.address(), "trainer-0");
+  options.drain_timeout = 10min;
+  std::optional<trainer> source;
+  source.emplace(options, words);
+  const auto gate = std::make_shared<tensorhub::testing::read_gate>(std::uint64_t{1} << 20);
+  gated_rollout slow{who(server.address(), "rollout-0"), words, {.gate = gate}};
+  rollout quick{who(server.address(), "rollout-1"), words};
+  source->memory.fill(1);
+  source->worker.publish(1);
+  source->worker.retain(1);
+  source->worker.unpublish();
+  auto reading = slow.worker.update_async(exactly(1), 60s);
+  REQUIRE(gate->wait_until_shut(20s));
+  CHECK(quick.worker.update(exactly(1)).version == 1);
+  const std::vector<std::string> only_the_reliable{"rollout-1 1"};
+  REQUIRE(becomes([&] { return replicas_of(quick.worker) == only_the_reliable; }));
+  auto end = std::async(std::launch::async, [&] { source.reset(); });
+  CHECK(end.wait_for(30s) == std::future_status::ready);
+  gate->open();
+  static_cast<void>(code_of([&] { reading.wait(60s); }));
+}
+
 TEST_CASE("retention: who leaves hands over to another process; a spot worker is never relied upon") {
   system_tests::hub::reference_server server;
   auto spot_options = who(server.address(), "rollout-spot");

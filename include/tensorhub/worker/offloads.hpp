@@ -81,7 +81,13 @@ class offloads {
     bool over = false;                              ///< it is told to end
     std::chrono::steady_clock::time_point until{};  ///< when it must have ended
     std::unique_ptr<owned_tensors> memory{};
+    std::mutex holder_mutex{};  ///< before the holder's own; never taken with `mutex_`
+    worker* holder = nullptr;   ///< the thread's, while it has one
     std::jthread thread;
+
+    TENSORHUB_DECL void set_holder(worker* now);
+    /// Ends what the holder waits for.
+    TENSORHUB_DECL void hasten();
   };
 
   TENSORHUB_DECL void run(kept& self, const std::string& replica, const std::vector<tensor_spec>& tensors);
@@ -102,6 +108,8 @@ class offloads {
   [[nodiscard]] TENSORHUB_DECL bool is_over(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL bool reserve(std::uint64_t needed);
+  /// Pre-condition: mutex_ is held.
+  [[nodiscard]] TENSORHUB_DECL bool keeps_nothing() const;
   /// Joins the threads that are done. Pre-condition: mutex_ is held.
   TENSORHUB_DECL void forget_done();
   /// Pre-condition: mutex_ is held. Null: there is none.

@@ -40,8 +40,8 @@ TENSORHUB_DECL offloads::~offloads() {
 TENSORHUB_DECL void offloads::take(version_number version, std::string replica,
                                    std::span<const tensor_spec> tensors) {
   const std::lock_guard lock{mutex_};
-  forget_done();
   if (closed_) return;
+  forget_done();
   const bool is_known = detail::any_of(
       kept_, [&](const auto& each) { return each->version == version && each->at == kept::phase::keeping; });
   if (is_known) return;
@@ -71,22 +71,38 @@ TENSORHUB_DECL void offloads::begin_leave(std::chrono::steady_clock::time_point 
 TENSORHUB_DECL void offloads::leave(std::chrono::steady_clock::time_point until) {
   begin_leave(until);
   std::unique_lock lock{mutex_};
-  changed_.wait_until(lock, until, [this] {
-    return detail::all_of(kept_, [](const auto& each) { return each->at != kept::phase::keeping; });
-  });
+  changed_.wait_until(lock, until, [this] { return keeps_nothing(); });
 }
 
 TENSORHUB_DECL void offloads::close() {
+  static constexpr std::chrono::milliseconds repeat_interval{20};  // an interrupt may come too early
   std::list<std::unique_ptr<kept>> ending;
-  {
-    const std::lock_guard lock{mutex_};
-    closed_ = true;
-    changed_.notify_all();
+  std::unique_lock lock{mutex_};
+  closed_ = true;
+  lock.unlock();
+  begin_leave(std::chrono::steady_clock::now());
+  lock.lock();
+  while (!keeps_nothing()) {  // a leave that has begun may have a later end
+    lock.unlock();
+    for (const auto& each : kept_) each->hasten();  // nobody adds or erases any more
+    lock.lock();
+    changed_.wait_for(lock, repeat_interval, [this] { return keeps_nothing(); });
   }
-  leave(std::chrono::steady_clock::now());
-  const std::lock_guard lock{mutex_};
   ending.swap(kept_);
+  lock.unlock();
 }  // their threads are joined here, without the lock
+
+TENSORHUB_DECL bool offloads::keeps_nothing() const {
+  return detail::all_of(kept_, [](const auto& each) { return each->at != kept::phase::keeping; });
+}
+TENSORHUB_DECL void offloads::kept::hasten() {
+  const std::lock_guard lock{holder_mutex};
+  if (holder != nullptr) holder->interrupt();
+}
+TENSORHUB_DECL void offloads::kept::set_holder(worker* now) {
+  const std::lock_guard lock{holder_mutex};
+  holder = now;
+}
 
 TENSORHUB_DECL std::uint64_t offloads::bytes() const {
   const std::lock_guard lock{mutex_};
@@ -155,6 +171,11 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
                                    const std::vector<tensor_spec>& tensors) {
   const worker_role role{.added = true, .temporary = true, .dropped = [this, &self] { end(self); }};
   worker holder{options_of(replica), policies_, role};
+  struct named {
+    named(kept& of, worker& as) : self{of} { self.set_holder(&as); }
+    ~named() { self.set_holder(nullptr); }
+    kept& self;
+  } const while_it_lives{self, holder};
   if (!self.memory) self.memory = holder.data().allocate(tensors, tensor_place::offload_space);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);
