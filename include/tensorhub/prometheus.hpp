@@ -86,6 +86,10 @@ class page {
   std::vector<prometheus::MetricFamily> families_;
 };
 
+/// Throws `invalid_argument` for a name that Prometheus would not read, or that the samples have themselves:
+/// one such label would make the whole page unreadable.
+[[nodiscard]] page::labels checked(const metric_labels& given);
+
 void write(page& out, const reference_server_statistics& seen, const page::labels& about);
 
 void write(page& out, const worker_statistics& seen, page::labels about);
@@ -120,22 +124,22 @@ class prometheus_exporter {
 
   /// Adds the statistics of `object` to all later scrapes. `object` is a reference server, a publisher, a
   /// subscriber (where that has two workers, both), or any object with the same `statistics()`. `labels` must
-  /// distinguish two servers; workers add their model, replica and shard themselves.
+  /// distinguish two servers; workers add their model, replica and shard themselves. Throws `invalid_argument`
+  /// for a label that Prometheus would not read, or that a sample has itself.
   template <typename Object>
   requires std::same_as<decltype(std::declval<const Object&>().statistics()), reference_server_statistics> ||
       std::same_as<decltype(std::declval<const Object&>().statistics()), worker_statistics>
   void watch(const Object& object, const metric_labels& labels = {}) {
-    prometheus_detail::page::labels about;
-    for (const auto& [name, value] : labels) about.push_back({name, value});
-    watched_->add(&object, [&object, about = std::move(about)](prometheus_detail::page& out) {
-      prometheus_detail::write(out, object.statistics(), about);
-      if constexpr (requires {
-                      object.stage_statistics();
-                      object.mode();
-                    })
-        if (object.mode() != decltype(object.mode())::in_place)
-          prometheus_detail::write(out, object.stage_statistics(), about);
-    });
+    watched_->add(&object,
+                  [&object, about = prometheus_detail::checked(labels)](prometheus_detail::page& out) {
+                    prometheus_detail::write(out, object.statistics(), about);
+                    if constexpr (requires {
+                                    object.stage_statistics();
+                                    object.mode();
+                                  })
+                      if (object.mode() != decltype(object.mode())::in_place)
+                        prometheus_detail::write(out, object.stage_statistics(), about);
+                  });
   }
   /// Removes an object: when this returns, no scrape reads it.
   template <typename Object>

@@ -94,6 +94,7 @@ class any_seeder {
 
   static constexpr std::chrono::milliseconds waiting{500};  ///< between two looks at the stop request
   static constexpr std::chrono::milliseconds pause{200};    ///< after a failure
+  static constexpr std::chrono::seconds long_pause{60};     ///< after one that lasts: it has been replaced
 
   worker_options options_;
   std::unique_ptr<owned_tensors> memory_;  ///< outlives the worker, which reads into it
@@ -105,6 +106,8 @@ class any_seeder {
   std::uint64_t interrupts_ = 0;
   update_handle* running_ = nullptr;
   std::string last_failure_;
+  bool has_layout_ = false;  ///< all tensors are added. This and the next one are the thread's
+  bool is_failing_ = false;
   std::jthread thread_;  ///< last: it uses everything above
 };
 

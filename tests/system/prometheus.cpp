@@ -198,6 +198,16 @@ TEST_CASE("prometheus: nothing but the metrics is served, and what cannot be bou
   CHECK(get(elsewhere.address(), "/metrics").starts_with("HTTP/1.1 404"));
 }
 
+TEST_CASE("prometheus: a label that would make the page unreadable is refused") {
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  hub::reference_server server;
+  for (const char* name : {"data-center", "", "1st", "__name__", "model", "le"})
+    CHECK_MESSAGE(code_of([&] { exporter.watch(server, {{name, "x"}}); }) == errc::invalid_argument, name);
+  CHECK(code_of([&] { exporter.watch(server, {{"zone", "a"}, {"zone", "b"}}); }) == errc::invalid_argument);
+  exporter.watch(server, {{"zone_2", "a-b \"c\""}});
+  CHECK(contains(get(exporter.address(), "/metrics"), "zone_2"));
+}
+
 TEST_CASE("prometheus: connections that say nothing do not blind it") {
   const tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
   std::vector<tensorhub::detail::unique_fd> silent;

@@ -4,9 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <tensorhub/server.hpp>
+#include <tensorhub/server_client.hpp>
+#include <thread>
 #include <vector>
 
 #include "throttled_hub.hpp"
@@ -79,6 +82,26 @@ TEST_CASE("a seed waits for a layout, and names what it waits for") {
   trained.fill(7);
   trainer.publish(7);
   CHECK(seed.wait(7, 20s) == 7);
+}
+
+TEST_CASE("a seed that cannot go on says so once") {
+  hub::reference_server server;
+  weights trained;
+  hub::publisher trainer{in("eu-1", server.address(), "trainer")};
+  trained.add_to(trainer);
+  trained.fill(1);
+  trainer.publish(1);
+  std::atomic<int> lines = 0;
+  auto options = in("us-2", server.address(), "seed");
+  options.log = [&](const tensorhub::log_line& line) { lines += line.text.starts_with("seed: ") ? 1 : 0; };
+  hub::seeder seed{options};
+  CHECK(seed.wait(1, 20s) == 1);
+  lines = 0;
+  tensorhub::server_client orders{{.server = server.address()}};
+  CHECK(orders.evict("policy", "seed") == 1);
+  CHECK(comes_true([&] { return lines >= 1; }));
+  std::this_thread::sleep_for(1500ms);  // it would try again five times a second
+  CHECK(lines <= 2);
 }
 
 TEST_CASE("a seed gives up a transfer that does not advance, says so, and begins again") {

@@ -11,10 +11,13 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <future>
 #include <optional>
 #include <stop_token>
@@ -30,6 +33,7 @@
 
 #include "hub.hpp"
 #include "support/child_process.hpp"
+#include "support/sanitizers.hpp"
 
 using namespace processes;
 using namespace system_tests;
@@ -255,6 +259,31 @@ TEST_CASE("shared copy: a call that has given up holds nothing") {
   world.publish(3);
   CHECK(world.copy->update(3, 20s).version == 3);
   CHECK(weights.hold(latest, 20s).version() == 3);
+}
+
+TEST_CASE("shared copy: a child that is only forked keeps none of its memory") {
+  if (TENSORHUB_UNDER_THREAD_SANITIZER) {
+    std::puts("SKIPPED: system.shared_copy: a forked child: the thread sanitizer allows none beside threads");
+    return;
+  }
+  scene world;
+  world.copy->update(1, 20s);
+  const auto files = [] {  // that lie in memory
+    int found = 0;
+    for (const auto& each : std::filesystem::directory_iterator{"/proc/self/fd"}) {
+      std::error_code gone;
+      found +=
+          std::filesystem::read_symlink(each.path(), gone).string().starts_with("/memfd:tensorhub") ? 1 : 0;
+    }
+    return found;
+  };
+  CHECK(files() >= 3);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) ::_exit(files());
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
 
 TEST_CASE("shared copy: the owner ends: what is held stays, and a successor can be attached to") {

@@ -125,6 +125,20 @@ TEST_CASE("a snapshot that is refused takes nothing back") {
   CHECK(reader.memory.holds(6));
 }
 
+TEST_CASE("a snapshot older than the other memory's is refused, and takes nothing back either") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(4);
+  source.worker.publish(4, snapshot);
+  source.memory.fill(7);
+  source.worker.publish(7, snapshot);
+  REQUIRE(snapshot.slot_of(4) == snapshot.slot_of(6));
+  CHECK(code_of([&] { source.worker.publish(6, snapshot); }) == errc::version_conflict);
+  rollout reader{who(server.address(), "rollout-0")};
+  CHECK(reader.worker.update(exactly(4), 2s).version == 4);
+  CHECK(reader.memory.holds(4));
+}
+
 TEST_CASE(
     "the shards of a trainer choose the same memory for a version, whatever each has published before") {
   CHECK(snapshot.slot_of(1) != snapshot.slot_of(2));

@@ -354,6 +354,7 @@ TEST_CASE("retention: a temporary replica is dropped when it is not needed any m
 
 TEST_CASE("retention: a temporary replica that is being dropped does not end a handover") {
   retaining s;
+  for (const incarnation other : {s.a, s.b}) s.server.send(other, messages::leave_request{});
   const auto first = s.server.unpublish(s.trainer, 1);
   const auto order = s.server.push<messages::offload_push>(s.trainer);
   REQUIRE(order.has_value());
@@ -374,6 +375,30 @@ TEST_CASE("retention: a temporary replica that is being dropped does not end a h
   s.server.send(copy, messages::leave_request{});
   s.take(11, *order);
   CHECK(s.is_let_go(s.trainer, second));
+}
+
+TEST_CASE("retention: a host that still ends an older copy of the version is not asked to take it again") {
+  retaining s;
+  const location near{.datacenter = "eu", .rack = "r1", .host = "h1"};
+  const incarnation holder = s.server.join_at(5, "rollout-c", near);
+  const incarnation host = s.server.join_at(6, "rollout-d", near);
+  s.server.finish(holder, s.server.start_update(holder));
+  REQUIRE(s.is_let_go(s.trainer, s.server.unpublish(s.trainer, 1)));
+  s.server.send(s.trainer, messages::leave_request{});
+  const auto first = s.leave(holder, 1);
+  const auto order = s.server.push<messages::offload_push>(host);
+  REQUIRE(order.has_value());
+  const incarnation copy = s.take(10, *order);
+  CHECK(s.is_let_go(holder, first));
+  s.server.send(holder, messages::leave_request{});
+  const incarnation reader = s.server.join_at(7, "rollout-e", near);
+  s.server.finish(reader, s.server.start_update(reader));
+  REQUIRE(s.server.push<messages::drop_push>(copy).has_value());  // and a reader keeps it from ending
+  s.server.clear();
+  static_cast<void>(s.leave(reader, 1));
+  CHECK_FALSE(s.server.push<messages::offload_push>(host).has_value());
+  CHECK((s.server.push<messages::offload_push>(s.a).has_value() ||
+         s.server.push<messages::offload_push>(s.b).has_value()));
 }
 
 TEST_CASE("retention: the copy of a host that stays, and that leaves itself, goes to another host") {

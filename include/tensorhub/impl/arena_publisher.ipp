@@ -35,13 +35,14 @@ TENSORHUB_DECL void any_arena_publisher::add(std::string name,
 }
 
 TENSORHUB_DECL void any_arena_publisher::prepare() {
-  if (memory_) return;
-  std::shared_ptr<owned_tensors> memory = data().allocate(tensors_, tensor_place::memory_space);
-  keep_alive(memory);  // the worker is a base: it leaves after the members have gone
-  for (std::size_t i = 0; i < tensors_.size(); ++i)
-    worker::add(tensors_[i].name, memory->data(i), tensors_[i].shape, tensors_[i].type);
-  memory_ = std::move(memory);
+  if (!memory_) {
+    std::shared_ptr<owned_tensors> memory = data().allocate(tensors_, tensor_place::memory_space);
+    keep_alive(memory);  // the worker is a base: it leaves after the members have gone
+    memory_ = std::move(memory);
+  }
   progress_.resize(tensors_.size());
+  for (std::size_t i = data().tensors().size(); i < tensors_.size(); ++i)  // an earlier call may have failed
+    worker::add(tensors_[i].name, memory_->data(i), tensors_[i].shape, tensors_[i].type);
 }
 
 TENSORHUB_DECL void any_arena_publisher::join() {

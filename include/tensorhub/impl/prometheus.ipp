@@ -2,9 +2,12 @@
 /// \file prometheus.ipp
 /// Definitions of prometheus.hpp.
 
+#include <array>
 #include <cstddef>
 #include <limits>
 
+#include "tensorhub/detail/whole_range.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/prometheus.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::prometheus_detail {
@@ -157,6 +160,31 @@ TENSORHUB_DECL void write(page& out, const worker_statistics& seen, page::labels
             seen.registration.seconds);
   out.gauge("tensorhub_registered_bytes", "Memory registered.", about,
             static_cast<double>(seen.registration.bytes + seen.registration.padding_bytes));
+}
+
+TENSORHUB_DECL page::labels checked(const metric_labels& given) {
+  static constexpr std::string_view first_letters = "_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  static constexpr std::array<std::string_view, 8> taken{"model",  "replica", "shard",    "result",
+                                                         "reason", "path",    "crossing", "le"};
+  page::labels out;
+  for (const auto& [name, value] : given) {
+    const std::string_view rest = std::string_view{name}.substr(name.empty() ? 0 : 1);
+    const bool is_name =
+        !name.empty() && first_letters.find(name.front()) != std::string_view::npos &&
+        detail::all_of(rest, [](char each) {
+          return first_letters.find(each) != std::string_view::npos || (each >= '0' && each <= '9');
+        });
+    const auto is_same = [&](const auto& other) { return other.name == name; };
+    if (!is_name || name.starts_with("__") || detail::contains(taken, name) || detail::any_of(out, is_same))
+      throw error(
+          errc::invalid_argument,
+          "the label '" + name +
+              "' cannot be one of a metric: take letters, digits and underscores, "
+              "each name once, and none that the metrics have themselves (model, replica, shard, result, "
+              "reason, path, crossing, le)");
+    out.push_back({name, value});
+  }
+  return out;
 }
 
 TENSORHUB_DECL void watched::add(const void* whom, writer how) {

@@ -118,8 +118,9 @@ TENSORHUB_DECL void any_seeder::run(const std::stop_token& stop) {
 
 TENSORHUB_DECL void any_seeder::round(const std::stop_token& stop) {
   try {
-    if (!memory_) take_layout();
+    if (!has_layout_) take_layout();
     step(stop);
+    is_failing_ = false;
   } catch (const error& e) {
     note(e, stop);
   } catch (...) {
@@ -129,9 +130,10 @@ TENSORHUB_DECL void any_seeder::round(const std::stop_token& stop) {
 
 TENSORHUB_DECL void any_seeder::take_layout() {
   const auto known = worker_.describe_model(options_.shard.index, waiting);
-  memory_ = worker_.data().allocate(known.tensors, tensor_place::memory_space);
-  for (std::size_t i = 0; i < known.tensors.size(); ++i)
+  if (!memory_) memory_ = worker_.data().allocate(known.tensors, tensor_place::memory_space);
+  for (std::size_t i = worker_.data().tensors().size(); i < known.tensors.size(); ++i)
     worker_.add(known.tensors[i].name, memory_->data(i), known.tensors[i].shape, known.tensors[i].type);
+  has_layout_ = true;
 }
 
 TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
@@ -181,17 +183,18 @@ TENSORHUB_DECL void any_seeder::watch(const update_handle& begun, const std::sto
 }
 
 TENSORHUB_DECL void any_seeder::note(const error& failed, const std::stop_token& stop) {
-  {
-    const std::lock_guard lock{mutex_};
-    last_failure_ = failed.what();
-  }
-  if (options_.log) {
+  const std::string words = failed.what();
+  std::unique_lock lock{mutex_};
+  const bool is_news = !std::exchange(is_failing_, true) || last_failure_ != words;
+  last_failure_ = words;
+  lock.unlock();
+  if (options_.log && is_news) {
     log_line line = line_of(log_level::warning, failed);
     line.text = "seed: " + line.text;
     options_.log(line);
   }
-  std::unique_lock lock{mutex_};
-  changed_.wait_for(lock, stop, pause, [] { return false; });
+  lock.lock();
+  changed_.wait_for(lock, stop, failed.code() == errc::replaced ? long_pause : pause, [] { return false; });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

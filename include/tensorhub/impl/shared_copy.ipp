@@ -24,9 +24,9 @@ namespace tensorhub::inline TENSORHUB_MODE {
 namespace shared_copy_detail {
 
 /// The same file, open for reading only.
-[[nodiscard]] inline detail::unique_fd reopened(int descriptor) {
+[[nodiscard]] inline detail::unique_socket reopened(int descriptor) {
   const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
-  detail::unique_fd out{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  detail::unique_socket out{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (out) return out;
   throw error(errc::system_failed,
               std::string{"a file cannot be opened for others: "} + std::strerror(errno));
@@ -35,7 +35,7 @@ namespace shared_copy_detail {
 /// A sealed file with these bytes.
 [[nodiscard]] inline offered_file file_of(std::span<const std::byte> first,
                                           std::span<const std::byte> second) {
-  const detail::unique_fd file{::memfd_create("tensorhub-table", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  const detail::unique_socket file{::memfd_create("tensorhub-table", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
   bool is_whole = static_cast<bool>(file);
   for (auto part : {first, second}) {
     while (is_whole && !part.empty()) {

@@ -32,7 +32,7 @@ using namespace detail::local;
 
 /// A file that attached processes get, open for reading only.
 struct offered_file {
-  detail::unique_fd descriptor{};
+  detail::unique_socket descriptor{};
   std::uint64_t bytes = 0;
 };
 

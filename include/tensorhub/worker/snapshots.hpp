@@ -81,7 +81,7 @@ class snapshots {
   [[nodiscard]] TENSORHUB_DECL held_turn take_turn();
   [[nodiscard]] TENSORHUB_DECL slot& open(std::size_t index, const data_plane& from);
   /// Throws what the server would say of a number, before what `shown` shows is taken back for it.
-  TENSORHUB_DECL void check_number(version_number version, worker& shown, std::chrono::milliseconds timeout);
+  TENSORHUB_DECL void check_number(version_number version, std::chrono::milliseconds timeout);
 
   worker_options options_;
   worker_policies policies_;

@@ -360,17 +360,21 @@ class retention {
     }
     return out;
   }
-  using host_rank = std::tuple<bool, locality, std::size_t, std::size_t>;
-  /// How suitable a replica is as the host of a version that `from` releases, the best first: the nearest,
-  /// and of equally near ones the one with the fewest handovers, then with the fewest leases.
-  [[nodiscard]] static host_rank rank_of(const replica_state& host, const replica_state& from) {
+  using host_rank = std::tuple<bool, bool, locality, std::size_t, std::size_t>;
+  /// How suitable a replica is as the host of a version that `from` releases, the best first: one that does not
+  /// give up an older copy of it just now, which it has to end before; the nearest; and of equally near ones the
+  /// one with the fewest handovers, then with the fewest leases.
+  [[nodiscard]] static host_rank rank_of(const replica_state& host, const replica_state& from,
+                                         version_number version) {
     const model_state& model = *host.model;
+    const auto older = model.replicas.find(name_of_copy(host.name, version));
+    const bool gives_one_up = older != model.replicas.end() && older->second->dropping;
     std::size_t handovers = 0;
     for (const auto& [version, other] : model.handovers) handovers += other.host == host.name ? 1 : 0;
     std::size_t leases = 0;
     for (const worker_state* worker : host.workers)
       leases += worker->as_source.readers.size() + worker->as_reader.leases.size();
-    return {&host != &from, distance_between(host, from), handovers, leases};
+    return {gives_one_up, &host != &from, distance_between(host, from), handovers, leases};
   }
 
   /// Sets `host`, or `given_up` if no replica can be the host.
@@ -396,7 +400,7 @@ class retention {
     const auto from = model.replicas.find(handover.from);
     for (const auto& [name, replica] : model.replicas) {
       if (from == model.replicas.end() || !fits(*replica)) continue;
-      const host_rank rank = rank_of(*replica, *from->second);
+      const host_rank rank = rank_of(*replica, *from->second, handover.version);
       if (best != nullptr && best_rank <= rank) continue;
       best = replica.get();
       best_rank = rank;

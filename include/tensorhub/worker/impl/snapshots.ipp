@@ -47,7 +47,7 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   if (from.tensors().empty())
     throw failure(errc::invalid_argument, "no tensor was added: call add() first", version);
   slot& into = open(how.slot_of(version), from);
-  check_number(version, into.shown, timeout);
+  check_number(version, timeout);
   snapshot_report report;
   report.version = version;
   const unpublish_report before = into.shown.unpublish(std::min(options_.drain_timeout, timeout / 2));
@@ -73,13 +73,14 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   return report;
 }
 
-TENSORHUB_DECL void snapshots::check_number(version_number version, worker& shown,
-                                            std::chrono::milliseconds timeout) {
+TENSORHUB_DECL void snapshots::check_number(version_number version, std::chrono::milliseconds timeout) {
   if (!version) throw failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
-  if (version > shown.held_version()) return;
+  if (version > held_version()) return;
   // It may have been rolled back: whoever has an answer of the server has heard of that.
-  static_cast<void>(shown.list(options_.model, timeout));
-  if (const auto held = shown.held_version(); version <= held) {
+  const auto until = detail::end_of(timeout);
+  for (worker* const each : workers())
+    static_cast<void>(each->list(options_.model, detail::time_left(until)));
+  if (const auto held = held_version(); version <= held) {
     throw failure(
         errc::version_conflict,
         "version " + to_string(version) + " goes backwards: version " + to_string(held) + " is published",
