@@ -87,6 +87,13 @@ tensorhub::worker_options options_of(const tensorhub_worker_options& given) {
   return out;
 }
 
+tensorhub::worker_options options_of_other(const tensorhub_worker_options& given) {
+  if (given.prefer_local != 0)
+    throw error(errc::invalid_argument,
+                "options.prefer_local is set, and this worker is no subscriber: leave it out");
+  return options_of(given);
+}
+
 tensorhub::worker_policies policies_of(const tensorhub_worker_options& given) {
   const std::string name = given.transport == nullptr ? "auto" : given.transport;
   if (given.listen_port > 65535)
@@ -164,6 +171,9 @@ const char* tensorhub_version(void) {
 
 const char* tensorhub_status_name(tensorhub_status status) {
   return tensorhub::to_string(static_cast<tensorhub::errc>(status)).data();
+}
+int32_t tensorhub_status_retryable(tensorhub_status status) {
+  return tensorhub::retryable(static_cast<tensorhub::errc>(status)) ? 1 : 0;
 }
 tensorhub_status tensorhub_error_status(const tensorhub_error* error) {
   return error == nullptr ? TENSORHUB_OK : error->status;

@@ -61,27 +61,64 @@ template <typename Object>
   return given == nullptr ? std::string{} : std::string{given};
 }
 
-/// The structure as this library knows it: fields that an older caller does not have are zero.
+/// Where a structure's last field ends: at the structure's end, because a field that is appended later would
+/// be read from the padding of an older program, which may be any bytes.
 template <typename Structure>
-[[nodiscard]] Structure taken(const Structure* given, const char* name) {
+inline constexpr std::size_t end_of_fields = 0;
+#define TENSORHUB_C_LAST_FIELD(structure, field)          \
+  template <>                                             \
+  inline constexpr std::size_t end_of_fields<structure> = \
+      offsetof(structure, field) + sizeof(structure::field)
+TENSORHUB_C_LAST_FIELD(tensorhub_server_options, log_context);
+TENSORHUB_C_LAST_FIELD(tensorhub_worker_options, reserved);
+TENSORHUB_C_LAST_FIELD(tensorhub_tensor, reserved);
+TENSORHUB_C_LAST_FIELD(tensorhub_publish_report, reserved);
+TENSORHUB_C_LAST_FIELD(tensorhub_update_report, pull_seconds);
+TENSORHUB_C_LAST_FIELD(tensorhub_client_options, server_timeout_ms);
+TENSORHUB_C_LAST_FIELD(tensorhub_model_report, replica_count);
+TENSORHUB_C_LAST_FIELD(tensorhub_replica_report, reserved);
+TENSORHUB_C_LAST_FIELD(tensorhub_stuck_report, advice);
+#undef TENSORHUB_C_LAST_FIELD
+
+/// How much of the structure the caller has: less than this library if its header is older, more if newer.
+template <typename Structure>
+[[nodiscard]] std::size_t bytes_of(const Structure* given, const char* name) {
+  static_assert(end_of_fields<Structure> == sizeof(Structure), "end it with a field `reserved`");
   constexpr std::size_t longest = 4096;
   const std::size_t bytes = required(given, name).struct_bytes;
   if (bytes < sizeof(std::size_t) || bytes > longest) {
     throw error(errc::invalid_argument, std::string{name} + " begins with struct_bytes = " +
                                             std::to_string(bytes) + ": set it to the structure's size");
   }
+  return bytes;
+}
+/// The structure as this library knows it: fields that an older caller does not have are zero. Fields that
+/// only a newer one has must be zero: a security option would be off silently.
+template <typename Structure>
+[[nodiscard]] Structure taken(const Structure* given, const char* name) {
+  const std::size_t bytes = bytes_of(given, name);
   Structure out{};
   std::memcpy(&out, given, std::min(bytes, sizeof out));
+  const auto* const first = reinterpret_cast<const unsigned char*>(given);
+  bool is_newer = std::any_of(first + std::min(bytes, sizeof out), first + bytes,
+                              [](unsigned char byte) { return byte != 0; });
+  if constexpr (requires { out.reserved; }) is_newer = is_newer || out.reserved != 0;
+  if (is_newer)
+    throw error(errc::invalid_argument, std::string{name} + " has a field set that this library, version " +
+                                            tensorhub_version() + ", does not know: update the library");
   return out;
 }
-/// Runs the call, and fills in what the caller has of the report, which may be nothing. A wrong report is
-/// refused before the call does anything.
+/// Runs the call, and fills in what the caller has of the report, which may be nothing; what only a newer
+/// caller has is zero. A wrong report is refused before the call does anything.
 template <typename Report, typename Call>
 void reported(Report* into, Call&& call) {
-  const std::size_t bytes = into == nullptr ? 0 : taken(into, "report").struct_bytes;
+  const std::size_t bytes = into == nullptr ? 0 : bytes_of(into, "report");
   Report values = call();
+  if (into == nullptr) return;
   values.struct_bytes = bytes;
-  if (into != nullptr) std::memcpy(into, &values, std::min(bytes, sizeof values));
+  const std::size_t known = std::min(bytes, sizeof values);
+  std::memcpy(into, &values, known);
+  std::memset(reinterpret_cast<unsigned char*>(into) + known, 0, bytes - known);
 }
 
 /// The time-out that the caller has given, or the default.
@@ -108,8 +145,16 @@ template <typename Options>
 
 [[nodiscard]] tensorhub::version_selector selector_of(tensorhub_selector kind, std::uint64_t version);
 [[nodiscard]] tensorhub::worker_options options_of(const tensorhub_worker_options& given);
+/// Of a worker that is no subscriber: `prefer_local` would not be used.
+[[nodiscard]] tensorhub::worker_options options_of_other(const tensorhub_worker_options& given);
 /// Of the transport that the options name.
 [[nodiscard]] tensorhub::worker_policies policies_of(const tensorhub_worker_options& given);
+
+/// The calls of this object that run in other threads end soon; NULL: nothing is done.
+template <typename Object>
+void interrupt(Object* given) noexcept {
+  if (given != nullptr) static_cast<void>(guarded(nullptr, [&] { given->interrupt(); }));
+}
 
 /// Adds the tensor by `add(name, data, dimensions, dtype)`.
 template <typename Add>

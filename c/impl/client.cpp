@@ -86,7 +86,7 @@ tensorhub_status tensorhub_client_create(const tensorhub_client_options* options
   });
 }
 void tensorhub_client_interrupt(tensorhub_client* client) {
-  if (client != nullptr) static_cast<void>(guarded(nullptr, [&] { client->interrupt(); }));
+  interrupt(client);
 }
 void tensorhub_client_free(tensorhub_client* client) {
   delete client;

@@ -8,7 +8,7 @@
 
 struct tensorhub_publisher final : tensorhub::any_publisher {
   explicit tensorhub_publisher(const tensorhub_worker_options& given)
-      : any_publisher{tensorhub_c::options_of(given), tensorhub_c::policies_of(given)} {}
+      : any_publisher{tensorhub_c::options_of_other(given), tensorhub_c::policies_of(given)} {}
 };
 
 using namespace tensorhub_c;
@@ -106,6 +106,9 @@ tensorhub_status tensorhub_publisher_leave(tensorhub_publisher* publisher, int64
     auto& self = required(publisher, "publisher");
     reported(report, [&] { return told(self.leave(time_of(grace_ms, defaults::drain_timeout))); });
   });
+}
+void tensorhub_publisher_interrupt(tensorhub_publisher* publisher) {
+  interrupt(publisher);
 }
 void tensorhub_publisher_free(tensorhub_publisher* publisher) {
   delete publisher;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <tensorhub/key_files.hpp>
 #include <tensorhub/server.hpp>
+#include <tensorhub/service/log_queue.hpp>
 #include <utility>
 
 #include "calls.hpp"
@@ -21,7 +22,7 @@ namespace {
   tensorhub::reference_server_options out;
   if (given.address != nullptr) out.address = given.address;
   out.catalog.worker_timeout = time_of(given.worker_timeout_ms, out.catalog.worker_timeout);
-  out.log = log_of(given.log, given.log_context);
+  out.log = tensorhub::queued(log_of(given.log, given.log_context));
   if (given.secret_key == nullptr) {
     if (given.allowed_key_count != 0 || given.public_key != nullptr)
       throw error(
@@ -57,6 +58,21 @@ tensorhub_status tensorhub_server_start(const tensorhub_server_options* options,
 }
 const char* tensorhub_server_address(const tensorhub_server* server) {
   return server == nullptr ? "" : server->core.address().c_str();
+}
+tensorhub_status tensorhub_server_allow(tensorhub_server* server, const char* line, tensorhub_error** error) {
+  return guarded(error, [&] {
+    auto& self = required(server, "server");
+    tensorhub::client_allow_list given;
+    tensorhub::key_files_detail::allow_line(given, &required(line, "line"));
+    for (const auto& [key, rules] : given) self.core.allow(key, rules);
+  });
+}
+tensorhub_status tensorhub_server_revoke(tensorhub_server* server, const char* key, int32_t* was_allowed,
+                                         tensorhub_error** error) {
+  return guarded(error, [&] {
+    const bool was = required(server, "server").core.revoke(&required(key, "key"));
+    if (was_allowed != nullptr) *was_allowed = was ? 1 : 0;
+  });
 }
 void tensorhub_server_stop(tensorhub_server* server) {
   delete server;

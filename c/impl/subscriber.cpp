@@ -9,12 +9,14 @@
 
 struct tensorhub_subscriber final : tensorhub::any_subscriber {
   tensorhub_subscriber(const tensorhub_worker_options& given, tensorhub::subscriber_mode mode)
-      : any_subscriber{tensorhub_c::options_of(given), mode, tensorhub_c::policies_of(given)} {}
+      : any_subscriber{tensorhub_c::options_of(given), mode, tensorhub_c::policies_of(given)},
+        reach{given.prefer_local != 0 ? tensorhub::prefer_local : tensorhub::update_reach::anywhere} {}
+  const tensorhub::update_reach reach;  ///< of its updates and stages
 };
 
 struct tensorhub_seeder final : tensorhub::any_seeder {
   explicit tensorhub_seeder(const tensorhub_worker_options& given)
-      : any_seeder{tensorhub_c::options_of(given), tensorhub_c::policies_of(given)} {}
+      : any_seeder{tensorhub_c::options_of_other(given), tensorhub_c::policies_of(given)} {}
 };
 
 using namespace tensorhub_c;
@@ -63,7 +65,8 @@ tensorhub_status tensorhub_subscriber_update(tensorhub_subscriber* subscriber, t
   return guarded(error, [&] {
     const auto which = selector_of(selector, version);
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
-    reported(report, [&] { return told(required(subscriber, "subscriber").update(which, timeout)); });
+    auto& self = required(subscriber, "subscriber");
+    reported(report, [&] { return told(self.update(which, timeout, self.reach)); });
   });
 }
 tensorhub_status tensorhub_subscriber_stage(tensorhub_subscriber* subscriber, tensorhub_selector selector,
@@ -72,7 +75,8 @@ tensorhub_status tensorhub_subscriber_stage(tensorhub_subscriber* subscriber, te
   return guarded(error, [&] {
     const auto which = selector_of(selector, version);
     const auto timeout = time_of(timeout_ms, defaults::update_timeout);
-    reported(report, [&] { return told(required(subscriber, "subscriber").stage(which, timeout)); });
+    auto& self = required(subscriber, "subscriber");
+    reported(report, [&] { return told(self.stage(which, timeout, self.reach)); });
   });
 }
 tensorhub_status tensorhub_subscriber_install(tensorhub_subscriber* subscriber, int64_t timeout_ms,
@@ -119,6 +123,9 @@ tensorhub_status tensorhub_subscriber_leave(tensorhub_subscriber* subscriber, in
     reported(report, [&] { return told(required(subscriber, "subscriber").leave(grace)); });
   });
 }
+void tensorhub_subscriber_interrupt(tensorhub_subscriber* subscriber) {
+  interrupt(subscriber);
+}
 void tensorhub_subscriber_free(tensorhub_subscriber* subscriber) {
   delete subscriber;
 }
@@ -140,6 +147,9 @@ tensorhub_status tensorhub_seeder_wait(tensorhub_seeder* seeder, uint64_t versio
 }
 uint64_t tensorhub_seeder_held_version(const tensorhub_seeder* seeder) {
   return seeder == nullptr ? 0 : seeder->held_version().value;
+}
+void tensorhub_seeder_interrupt(tensorhub_seeder* seeder) {
+  interrupt(seeder);
 }
 void tensorhub_seeder_stop(tensorhub_seeder* seeder) {
   delete seeder;

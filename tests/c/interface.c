@@ -430,12 +430,26 @@ static void look_after(float* weights, const char* server) {
   tensorhub_publisher_free(trainer);
 }
 
-static atomic_int has_ended = 0;
-static int ask_nobody(void* client) {
-  tensorhub_answer* answer = NULL;
-  const tensorhub_status status = tensorhub_client_list(client, NULL, 60000, &answer, NULL);
+static atomic_int has_ended;
+static thrd_t started(thrd_start_t call, void* object) {
+  thrd_t out;
+  has_ended = 0;
+  CHECK(thrd_create(&out, call, object) == thrd_success);
+  return out;
+}
+static int ended(tensorhub_status status) {
   has_ended = 1;
   return (int)status;
+}
+static tensorhub_status joined(thrd_t thread) {
+  int status = 0;
+  CHECK(thrd_join(thread, &status) == thrd_success);
+  return (tensorhub_status)status;
+}
+
+static int ask_nobody(void* client) {
+  tensorhub_answer* answer = NULL;
+  return ended(tensorhub_client_list(client, NULL, 60000, &answer, NULL));
 }
 static void wrong_clients(void) {
   tensorhub_client_options options = {.struct_bytes = sizeof options};
@@ -454,16 +468,149 @@ static void wrong_clients(void) {
   BADLY(tensorhub_client_list(client, NULL, 100, &answer, &error), TENSORHUB_DISCONNECTED, "");
   CHECK(answer == NULL);
   BADLY(tensorhub_client_resume(client, "kept", "trainer-0", 100, &error), TENSORHUB_DISCONNECTED, "");
-  thrd_t asks;
-  int status = 0;
-  CHECK(thrd_create(&asks, ask_nobody, client) == thrd_success);
+  const thrd_t asks = started(ask_nobody, client);
   for (; !has_ended; wait_a_little()) tensorhub_client_interrupt(client);
-  CHECK(thrd_join(asks, &status) == thrd_success && status == TENSORHUB_CANCELLED);
+  CHECK(joined(asks) == TENSORHUB_CANCELLED);
   tensorhub_client_free(client);
   tensorhub_client_free(NULL);
   tensorhub_client_interrupt(NULL);
   tensorhub_answer_free(NULL);
   CHECK(tensorhub_answer_count(NULL) == 0 && strcmp(tensorhub_answer_text(NULL), "") == 0);
+}
+
+static int update_to_nothing(void* rollout) {
+  return ended(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, 1, 60000, NULL, NULL));
+}
+static int wait_for_nothing(void* rollout) {
+  return ended(tensorhub_subscriber_wait(rollout, TENSORHUB_LATEST, 0, 60000, NULL, NULL));
+}
+static int publish_to_nobody(void* trainer) {
+  return ended(tensorhub_publisher_publish(trainer, 1, 60000, NULL, NULL));
+}
+static int wait_for_a_seed(void* seed) {
+  return ended(tensorhub_seeder_wait(seed, 1, 60000, NULL, NULL));
+}
+static void interrupts(float* weights, const char* server) {
+  tensorhub_worker_options options = who(server, "tcp", "rollout-0");
+  options.model = "nothing";
+  float* const own = new_weights();
+  const tensorhub_tensor tensor = tensor_at(own);
+  tensorhub_subscriber* rollout = NULL;
+  WELL(tensorhub_subscriber_create(&options, TENSORHUB_IN_PLACE, &rollout, &error));
+  WELL(tensorhub_subscriber_add(rollout, &tensor, &error));
+  const thrd_start_t calls[] = {update_to_nothing, wait_for_nothing};
+  for (int i = 0; i < 2; ++i) {
+    const thrd_t call = started(calls[i], rollout);
+    for (; !has_ended; wait_a_little()) tensorhub_subscriber_interrupt(rollout);
+    CHECK(joined(call) == TENSORHUB_CANCELLED);
+  }
+  tensorhub_subscriber_free(rollout);
+  free(own);
+  tensorhub_seeder* seed = NULL;
+  options.replica = "seed";
+  WELL(tensorhub_seeder_start(&options, &seed, &error));
+  const thrd_t waits = started(wait_for_a_seed, seed);
+  for (; !has_ended; wait_a_little()) tensorhub_seeder_interrupt(seed);
+  CHECK(joined(waits) == TENSORHUB_CANCELLED);
+  tensorhub_seeder_stop(seed);
+  tensorhub_publisher* const trainer = new_trainer("tcp://127.0.0.1:9", "tcp", weights);  // no server's
+  const thrd_t publishes = started(publish_to_nobody, trainer);
+  for (; !has_ended; wait_a_little()) tensorhub_publisher_interrupt(trainer);
+  CHECK(joined(publishes) == TENSORHUB_CANCELLED);
+  tensorhub_publisher_free(trainer);
+}
+
+static void take_exactly(tensorhub_subscriber* rollout, tensorhub_mode mode, uint64_t version) {
+  if (mode == TENSORHUB_IN_PLACE) {
+    WELL(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, version, 20000, NULL, &error));
+  } else {
+    WELL(tensorhub_subscriber_stage(rollout, TENSORHUB_EXACTLY, version, 20000, NULL, &error));
+    WELL(tensorhub_subscriber_install(rollout, 20000, NULL, &error));
+  }
+}
+/// Of two rollouts in another datacenter the one that prefers what is near takes a version after the other.
+static void take_what_is_near(float* weights, const char* server, tensorhub_mode mode) {
+  tensorhub_worker_options options = who(server, "tcp", "trainer-0");
+  options.model = mode == TENSORHUB_IN_PLACE ? "near" : "near, staged";
+  options.datacenter = "eu-1";
+  tensorhub_tensor tensor = tensor_at(weights);
+  tensorhub_publisher* trainer = NULL;
+  WELL(tensorhub_publisher_create(&options, &trainer, &error));
+  WELL(tensorhub_publisher_add(trainer, &tensor, &error));
+  fill(weights, 1);
+  WELL(tensorhub_publisher_publish(trainer, 1, 20000, NULL, &error));
+  float* own[2];
+  tensorhub_subscriber* rollouts[2];
+  const char* const names[2] = {"rollout-0", "rollout-1"};
+  options.datacenter = "us-2";
+  for (int i = 0; i < 2; ++i) {
+    options.replica = names[i];
+    options.prefer_local = i == 0 ? 7 : 0;
+    own[i] = new_weights();
+    tensor = tensor_at(own[i]);
+    WELL(tensorhub_subscriber_create(&options, mode, &rollouts[i], &error));
+    WELL(tensorhub_subscriber_add(rollouts[i], &tensor, &error));
+  }
+  take_exactly(rollouts[0], mode, 1);  // whoever holds nothing takes what there is
+  WELL(tensorhub_publisher_unpublish(trainer, 20000, NULL, &error));
+  fill(weights, 2);
+  WELL(tensorhub_publisher_publish(trainer, 2, 20000, NULL, &error));
+  if (mode == TENSORHUB_IN_PLACE)
+    BADLY(tensorhub_subscriber_update(rollouts[0], TENSORHUB_EXACTLY, 2, 300, NULL, &error),
+          TENSORHUB_TIMED_OUT, "");
+  else
+    BADLY(tensorhub_subscriber_stage(rollouts[0], TENSORHUB_EXACTLY, 2, 300, NULL, &error),
+          TENSORHUB_TIMED_OUT, "");
+  CHECK(holds(own[0], 1));
+  take_exactly(rollouts[1], mode, 2);
+  take_exactly(rollouts[0], mode, 2);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(holds(own[i], 2));
+    tensorhub_subscriber_free(rollouts[i]);
+    free(own[i]);
+  }
+  tensorhub_publisher_free(trainer);
+}
+
+/// A program with a newer header than the library's.
+static void newer_structures(float* weights, const char* server) {
+  struct {
+    tensorhub_worker_options known;
+    uint64_t added[2];
+  } options = {.known = who(server, "tcp", "trainer-0")};
+  options.known.struct_bytes = sizeof options;
+  options.known.model = "newer";
+  tensorhub_publisher* trainer = NULL;
+  options.added[1] = 1ull << 63;
+  BADLY(tensorhub_publisher_create(&options.known, &trainer, &error), TENSORHUB_INVALID_ARGUMENT,
+        "options has a field set that this library, version ");
+  CHECK(trainer == NULL);
+  options.added[1] = 0;
+  options.known.reserved = 1;
+  BADLY(tensorhub_publisher_create(&options.known, &trainer, &error), TENSORHUB_INVALID_ARGUMENT,
+        "does not know: update the library");
+  options.known.reserved = 0;
+  WELL(tensorhub_publisher_create(&options.known, &trainer, &error));
+  struct {
+    tensorhub_tensor known;
+    unsigned char added[8];
+  } tensor = {.known = tensor_at(weights), .added = {1}};
+  tensor.known.struct_bytes = sizeof tensor;
+  BADLY(tensorhub_publisher_add(trainer, &tensor.known, &error), TENSORHUB_INVALID_ARGUMENT,
+        "tensor has a field set");
+  tensor.added[0] = 0;
+  WELL(tensorhub_publisher_add(trainer, &tensor.known, &error));
+  struct {
+    tensorhub_publish_report known;
+    unsigned char added[16];
+  } report;
+  memset(&report, 0xff, sizeof report);
+  report.known.struct_bytes = sizeof report;
+  WELL(tensorhub_publisher_publish(trainer, 1, 20000, &report.known, &error));
+  CHECK(report.known.struct_bytes == sizeof report && report.known.version == 1);
+  CHECK(report.known.lost == 0 && report.known.reserved == 0);
+  for (size_t i = 0; i < sizeof report.added; ++i) CHECK(report.added[i] == 0);
+  tensorhub_publisher_free(trainer);
 }
 
 static int32_t lines_logged = 0;
@@ -528,11 +675,31 @@ static void wrong_calls(const char* server) {
   how.public_key = NULL;
   how.address = "nonsense";
   CHECK(tensorhub_server_start(&how, &other, NULL) != TENSORHUB_OK && other == NULL);
+}
+
+static void calls_of_nothing(void) {
+  tensorhub_publisher_interrupt(NULL);
+  tensorhub_subscriber_interrupt(NULL);
+  tensorhub_seeder_interrupt(NULL);
   tensorhub_publisher_free(NULL);
   tensorhub_subscriber_free(NULL);
   tensorhub_seeder_stop(NULL);
   tensorhub_server_stop(NULL);
   tensorhub_error_free(NULL);
+}
+
+/// As tensorhub/error.hpp says.
+static void statuses(void) {
+  const tensorhub_status may_pass[] = {
+      TENSORHUB_UNAVAILABLE, TENSORHUB_TIMED_OUT,    TENSORHUB_BUSY,
+      TENSORHUB_TORN,        TENSORHUB_GROUP_FAILED, TENSORHUB_CONTRACT_BROKEN,
+      TENSORHUB_CORRUPT,     TENSORHUB_SOURCE_LOST,  TENSORHUB_DISCONNECTED};
+  for (int status = TENSORHUB_OK; status <= TENSORHUB_REFUSED; ++status) {
+    int expected = 0;
+    for (size_t i = 0; i < sizeof may_pass / sizeof may_pass[0]; ++i) expected |= (int)may_pass[i] == status;
+    CHECK(tensorhub_status_retryable((tensorhub_status)status) == expected);
+  }
+  CHECK(tensorhub_status_retryable((tensorhub_status)999) == 0);
   CHECK(strcmp(tensorhub_status_name(TENSORHUB_REFUSED), "refused") == 0);
   CHECK(tensorhub_status_name((tensorhub_status)999) != NULL);
 }
@@ -553,7 +720,12 @@ static void useless_options(const char* server) {
   options.advertised_host = "10.0.0.1";
   BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT,
         "advertised_host");
-  CHECK(trainer == NULL);
+  options = who(server, "same_host", "trainer-9");
+  options.prefer_local = 1;
+  BADLY(tensorhub_publisher_create(&options, &trainer, &error), TENSORHUB_INVALID_ARGUMENT, "prefer_local");
+  tensorhub_seeder* seed = NULL;
+  BADLY(tensorhub_seeder_start(&options, &seed, &error), TENSORHUB_INVALID_ARGUMENT, "prefer_local");
+  CHECK(trainer == NULL && seed == NULL);
 }
 
 /// An entry of `allowed_keys` is a line of an allow-list, as in a file. The keys are those of zmq_curve(7).
@@ -588,6 +760,65 @@ static void allowed_keys_are_lines(void) {
   tensorhub_server_stop(server);
 }
 
+/// How a question ends that is asked with these keys.
+static tensorhub_status asked(const tensorhub_client_options* options, int64_t timeout_ms) {
+  tensorhub_client* client = NULL;
+  tensorhub_answer* answer = NULL;
+  WELL(tensorhub_client_create(options, &client, &error));
+  const tensorhub_status out = tensorhub_client_list(client, NULL, timeout_ms, &answer, NULL);
+  tensorhub_answer_free(answer);
+  tensorhub_client_free(client);
+  return out;
+}
+static atomic_int may_log;
+static void log_slowly(void* context, int32_t level, const char* text) {
+  (void)level, (void)text;
+  while (!may_log) wait_a_little();
+  ++*(int32_t*)context;
+}
+/// At a server that runs, and whose log takes all this time.
+static void allow_and_revoke(void) {
+  const char* const key = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+  const char* const without_rights[] = {"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"};  // which is logged
+  char line[64];
+  snprintf(line, sizeof line, "%s oncall may=look", key);
+  int32_t lines = 0;
+  int32_t was_allowed = 7;
+  tensorhub_server* server = NULL;
+  tensorhub_server_options how = {.struct_bytes = sizeof how, .log = log_slowly, .log_context = &lines};
+  WELL(tensorhub_server_start(&how, &server, &error));
+  BADLY(tensorhub_server_allow(server, line, &error), TENSORHUB_INVALID_ARGUMENT, "no allow-list");
+  tensorhub_server_stop(server);
+  how.public_key = without_rights[0];
+  how.secret_key = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+  how.allowed_keys = without_rights;
+  how.allowed_key_count = 1;
+  WELL(tensorhub_server_start(&how, &server, &error));
+  tensorhub_client_options options = {.struct_bytes = sizeof options};
+  options.server = tensorhub_server_address(server);
+  options.server_key = how.public_key;
+  options.public_key = key;
+  options.secret_key = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+  CHECK(asked(&options, 20000) == TENSORHUB_REFUSED);
+  WELL(tensorhub_server_allow(server, line, &error));
+  CHECK(asked(&options, 20000) == TENSORHUB_OK);
+  WELL(tensorhub_server_revoke(server, key, &was_allowed, &error));
+  CHECK(was_allowed == 1);
+  CHECK(asked(&options, 20000) == TENSORHUB_REFUSED);
+  WELL(tensorhub_server_revoke(server, key, &was_allowed, &error));
+  CHECK(was_allowed == 0);
+  WELL(tensorhub_server_revoke(server, key, NULL, &error));
+  BADLY(tensorhub_server_allow(server, "oncall may=look", &error), TENSORHUB_INVALID_ARGUMENT,
+        "no public key");
+  BADLY(tensorhub_server_allow(server, NULL, &error), TENSORHUB_INVALID_ARGUMENT, "line is NULL");
+  BADLY(tensorhub_server_allow(NULL, line, &error), TENSORHUB_INVALID_ARGUMENT, "server is NULL");
+  BADLY(tensorhub_server_revoke(server, NULL, NULL, &error), TENSORHUB_INVALID_ARGUMENT, "key is NULL");
+  BADLY(tensorhub_server_revoke(NULL, key, NULL, &error), TENSORHUB_INVALID_ARGUMENT, "server is NULL");
+  may_log = 1;
+  tensorhub_server_stop(server);
+  CHECK(lines > 0);
+}
+
 int main(void) {
   CHECK(tensorhub_abi_version() == TENSORHUB_ABI_VERSION);
   CHECK(strlen(tensorhub_version()) >= 5);
@@ -610,9 +841,16 @@ int main(void) {
   WELL(tensorhub_publisher_retain(trainer, 0, 5000, &error));
   WELL(tensorhub_publisher_roll_back_to(trainer, 2, 5000, &error));
   WELL(tensorhub_publisher_leave(trainer, 5000, NULL, &error));
+  interrupts(weights, address);
+  take_what_is_near(weights, address, TENSORHUB_IN_PLACE);
+  take_what_is_near(weights, address, TENSORHUB_STAGED);
+  newer_structures(weights, address);
+  statuses();
   wrong_calls(address);
+  calls_of_nothing();
   useless_options(address);
   allowed_keys_are_lines();
+  allow_and_revoke();
   wrong_clients();
   look_after(weights, address);
   exchange_with_keys(weights);

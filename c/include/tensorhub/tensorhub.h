@@ -6,18 +6,25 @@
 ///     who.server = "tcp://10.0.0.1:5570", who.model = "policy", who.replica = "trainer-0";
 ///     if (tensorhub_publisher_create(&who, &trainer, &error) != TENSORHUB_OK) ...
 ///
-/// - Handles are opaque. `create` and `start` make one, `free` and `stop` end it; both accept NULL there.
-/// - Structures begin with their size, which the caller sets: a program that was compiled against an older
-///   header goes on working. A zero field means the default.
+/// - Handles are opaque. `create` and `start` make one, `free` and `stop` end it, when no other call of that
+///   handle runs. These two and `interrupt` accept NULL.
+/// - Structures begin with their size, which the caller sets. A zero field means the default. A program that
+///   was compiled against an older header goes on working: what its structures lack is zero. So does one with
+///   a newer header, until it sets a field that the library does not know: that is refused, with
+///   INVALID_ARGUMENT, because a security option would be off silently. What the library does not know of a
+///   report it sets to zero.
+/// - Texts and dimensions that are passed to a function are copied before it returns.
 /// - Every function that can fail returns a status, and through its last argument, if that is not NULL, an
 ///   error that names what it is about and says what to do. The caller frees it with `tensorhub_error_free`.
-///   Texts that a function returns belong to their handle.
+///   `*error`, and the handle that a function makes, are set to NULL first. Texts that a function returns
+///   belong to their handle.
 /// - A time-out is in milliseconds; TENSORHUB_DEFAULT_TIMEOUT is that of the C++ call of the same name. No
 ///   call waits longer, but for memory whose readers' keys have to be revoked (transports/README.md).
 /// - Thread safety, and what a call promises: as the header of the C++ class of the same name says
 ///   (publisher, subscriber, seeder, server_client). A child process that was forked may not use its
 ///   parent's handles.
-/// - The only callback is `log`, which any thread may call.
+/// - The only callback is `log`, which gets one line at a time in a thread of the library's. It must not call
+///   or free its object, and is called until the object's `free` or `stop` has returned.
 
 #ifndef TENSORHUB_TENSORHUB_H
 #define TENSORHUB_TENSORHUB_H
@@ -74,6 +81,8 @@ typedef enum tensorhub_status {
 
 /// "timed_out"; never NULL.
 TENSORHUB_C_API const char* tensorhub_status_name(tensorhub_status status);
+/// Not 0: the same call may succeed later, although the caller changes nothing.
+TENSORHUB_C_API int32_t tensorhub_status_retryable(tensorhub_status status);
 
 typedef struct tensorhub_error tensorhub_error;
 TENSORHUB_C_API tensorhub_status tensorhub_error_status(const tensorhub_error* error);
@@ -104,6 +113,14 @@ TENSORHUB_C_API tensorhub_status tensorhub_server_start(const tensorhub_server_o
                                                         tensorhub_server** server, tensorhub_error** error);
 /// What workers connect to, with the port that was bound.
 TENSORHUB_C_API const char* tensorhub_server_address(const tensorhub_server* server);
+/// Admits the clients with the key of this line from now on, or changes what they may do; a line is as an
+/// entry of `allowed_keys`. INVALID_ARGUMENT: the server was started without `secret_key`.
+TENSORHUB_C_API tensorhub_status tensorhub_server_allow(tensorhub_server* server, const char* line,
+                                                        tensorhub_error** error);
+/// Admits the clients with this public key no more, and drops what they send on their connections.
+/// `was_allowed` may be NULL.
+TENSORHUB_C_API tensorhub_status tensorhub_server_revoke(tensorhub_server* server, const char* key,
+                                                         int32_t* was_allowed, tensorhub_error** error);
 TENSORHUB_C_API void tensorhub_server_stop(tensorhub_server* server);
 
 // ---- workers
@@ -156,7 +173,7 @@ typedef struct tensorhub_worker_options {
   const char* server_key;  ///< with `public_key` and `secret_key`: as tensorhub_server_options
   const char* public_key;
   const char* secret_key;
-  void (*log)(void* context, int32_t level, const char* text);  ///< must not call the worker
+  void (*log)(void* context, int32_t level, const char* text);
   void* log_context;
   /// With keys: digests that a source could forge (xxh3_128 instead of blake3_128), as of C++ workers that
   /// say `trust_sources`.
@@ -165,6 +182,10 @@ typedef struct tensorhub_worker_options {
   /// nothing of it that they could keep (`same_host_options::for_tenants`). The process makes no core dumps
   /// any more. "tcp" refuses it.
   int32_t for_tenants;
+  /// Not 0: `update` and `stage` take only versions that this worker's datacenter has already, as with
+  /// `prefer_local` in C++; for rollouts beside a seeder. Publishers and seeders refuse it.
+  int32_t prefer_local;
+  uint32_t reserved;  ///< 0
 } tensorhub_worker_options;
 
 /// One tensor, row-major and without gaps. All workers of a shard add the same ones in the same order.
@@ -175,6 +196,7 @@ typedef struct tensorhub_tensor {
   const uint64_t* dimensions;
   size_t dimension_count;
   tensorhub_dtype type;
+  uint32_t reserved;  ///< 0
 } tensorhub_tensor;
 
 /// What a publish, an unpublish or a leave did. What does not apply is zero.
@@ -186,8 +208,9 @@ typedef struct tensorhub_publish_report {
   uint32_t readers_finished;
   uint32_t readers_moved;
   uint32_t readers_cut_off;
-  int32_t forced;  ///< the deadline came: the remaining readers were cut off
-  int32_t lost;    ///< what is gone was the last reliable copy of a retained version
+  int32_t forced;     ///< the deadline came: the remaining readers were cut off
+  int32_t lost;       ///< what is gone was the last reliable copy of a retained version
+  uint32_t reserved;  ///< 0
 } tensorhub_publish_report;
 
 typedef struct tensorhub_publisher tensorhub_publisher;
@@ -235,6 +258,11 @@ TENSORHUB_C_API uint64_t tensorhub_publisher_held_version(tensorhub_publisher* p
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_leave(tensorhub_publisher* publisher, int64_t grace_ms,
                                                            tensorhub_publish_report* report,
                                                            tensorhub_error** error);
+/// The calls that run in other threads end soon, `unpublish` and `leave` as at their deadline, the others
+/// with CANCELLED. A call that has not begun to wait yet is not noticed: repeat this until it has ended.
+TENSORHUB_C_API void tensorhub_publisher_interrupt(tensorhub_publisher* publisher);
+/// No other call may run. Readers that are left are cut off, and retained versions are not handed over: call
+/// `leave` first.
 TENSORHUB_C_API void tensorhub_publisher_free(tensorhub_publisher* publisher);
 
 /// Where a subscriber's versions arrive.
@@ -303,6 +331,8 @@ TENSORHUB_C_API tensorhub_status tensorhub_subscriber_leave(tensorhub_subscriber
                                                             int64_t grace_ms,
                                                             tensorhub_publish_report* report,
                                                             tensorhub_error** error);
+/// As `tensorhub_publisher_interrupt` and `tensorhub_publisher_free`.
+TENSORHUB_C_API void tensorhub_subscriber_interrupt(tensorhub_subscriber* subscriber);
 TENSORHUB_C_API void tensorhub_subscriber_free(tensorhub_subscriber* subscriber);
 
 /// Brings each version into this host's memory and serves it from there.
@@ -314,6 +344,9 @@ TENSORHUB_C_API tensorhub_status tensorhub_seeder_wait(tensorhub_seeder* seeder,
                                                        int64_t timeout_ms, uint64_t* held,
                                                        tensorhub_error** error);
 TENSORHUB_C_API uint64_t tensorhub_seeder_held_version(const tensorhub_seeder* seeder);
+/// The calls of `wait` that run in other threads end soon, with CANCELLED. The seeder goes on.
+TENSORHUB_C_API void tensorhub_seeder_interrupt(tensorhub_seeder* seeder);
+/// No other call may run. Readers that are left are cut off, and retained versions are not handed over.
 TENSORHUB_C_API void tensorhub_seeder_stop(tensorhub_seeder* seeder);
 
 // ---- for processes that look after a system and are no workers (tensorhub/server_client.hpp)
@@ -372,6 +405,7 @@ typedef struct tensorhub_replica_report {
   int32_t torn;
   int32_t spot;
   uint32_t readers;
+  uint32_t reserved;  ///< 0
 } tensorhub_replica_report;
 
 /// The numbers are those of tensorhub/types/server_reports.hpp, which says what each means.
