@@ -116,8 +116,8 @@ def save_file(
     A model of several shards is as many files: `shard=(index, count)` names one.
     """
     path = Path(path)
-    unique = replica_of_process()
-    replica = replica or f"save-{unique}"
+    unique = replica_of_process("save")
+    replica = replica or unique
     with Subscriber(server, model, replica, **options) as asker:
         count = max((each.shards for each in asker.models(model, timeout)), default=1)
         index, given = options.get("shard", (0, 1))

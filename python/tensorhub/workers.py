@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -56,10 +57,12 @@ __all__ = [
     "Update",
 ]
 
+_logger = logging.getLogger("tensorhub")
 
-def replica_of_process() -> str:
-    """A replica name that no other process has: containers of one host may share its name and process numbers."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+def replica_of_process(role: str) -> str:
+    """`<role>-<host>-...`, as no other process has: containers of one host may share its name and process numbers."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 Mode = Literal["in_place", "staged", "double_buffered"]
@@ -348,13 +351,26 @@ class Publisher(_InPlace):
         *,
         stream: object = None,
         changed: Iterable[str] | None = None,
+        drain_timeout: float = _core.drain_timeout,
     ) -> Iterator[PublishReport]:
-        """Publishes `version`, as `publish` does, for the time of a `with` block."""
+        """Publishes `version`, as `publish` does, for the time of a `with` block, at whose end it is unpublished.
+
+        That takes `drain_timeout` at most. If it cut off readers, or lost the version, a warning is logged; call
+        `publish` and `unpublish` yourself to get the report.
+        """
         report = self.publish(version, timeout, stream=stream, changed=changed)
         try:
             yield report
         finally:
-            self.unpublish()
+            self._warn_about(version, self.unpublish(drain_timeout))
+
+    def _warn_about(self, version: int, report: UnpublishReport) -> None:
+        if report.lost:
+            why = "may be lost: it is retained, and no other worker is known to have taken it over"
+            _logger.warning("%s): version %d %s", self._who, version, why)
+        if report.forced:
+            why = "was unpublished by force, when drain_timeout was over: whoever still read it was cut off"
+            _logger.warning("%s): version %d %s", self._who, version, why)
 
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import os
+import socket
 import sys
 import time
 import types
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -79,6 +82,19 @@ def test_two_processes_of_one_host_and_number_do_not_replace_each_other(
     for version in (1, 2, 3, 4):  # into either memory of a receiver, twice
         with trainer.published(version):
             assert [asyncio.run(receive(each, version)) for each in both] == [["w"], ["w"]]
+    names = {each.name.rpartition("@")[0] for each in trainer.models("policy")[0].replicas} - {""}
+    assert len(names) == 2
+    assert all(each.startswith(f"rollout-{socket.gethostname()}-{os.getpid()}-") for each in names)
     for each in both:
         each.close()
     trainer.close()
+
+
+def test_who_sends_is_a_trainer_by_its_name(hub_weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the README's list of keys."""
+    arena = MagicMock()
+    monkeypatch.setattr(sys.modules[hub_weights.__module__], "ArenaPublisher", arena)
+    hub_weights(server="tcp://10.0.0.1:5570").send([], 1, holds=True)
+    _, model, replica = arena.call_args.args
+    assert model == "policy"
+    assert replica.startswith(f"trainer-{socket.gethostname()}-{os.getpid()}-")

@@ -29,7 +29,7 @@ class Model:
 
 
 def test_a_model_loads_what_the_request_names(server: th.ReferenceServer) -> None:
-    arena, model = ArenaPublisher(server, "policy", "trainer"), Model()
+    arena, model = ArenaPublisher(server, "policy", "trainer-0"), Model()
     for version in (1, 2):
         source = {"a": torch.full((3, 5), float(version)), "b": torch.ones(2, dtype=torch.bfloat16) * version}
         for name, tensor in source.items():

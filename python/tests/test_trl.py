@@ -88,6 +88,18 @@ def test_a_trainer_updates_its_engines(server: th.ReferenceServer, engines: list
     )
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_several_engines_have_names_of_their_own(server: th.ReferenceServer, engines: list[Engine], count: int) -> None:
+    given = {"replica": "rollout", "rack": "r1"}
+    transfer = WeightTransfer([each.url for each in engines[:count]], server=server.address, engine=given)
+    transfer.init_weight_transfer()
+    told = [each.calls[0][1]["init_info"] for each in engines[:count]]
+    assert [each["replica"] for each in told] == (["rollout"] if count == 1 else ["rollout-0", "rollout-1"])
+    assert all(each["rack"] == "r1" for each in told)
+    assert given["replica"] == "rollout"
+    transfer.destroy()
+
+
 def test_an_engine_that_is_not_there_is_named(server: th.ReferenceServer) -> None:
     transfer = WeightTransfer("http://127.0.0.1:9", server=server.address)
     with pytest.raises(th.Disconnected, match="does not answer pause") as failed:

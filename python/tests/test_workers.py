@@ -91,6 +91,26 @@ def test_publish_of_what_has_changed(pair: Pair) -> None:
     assert equal(source, target)
 
 
+def test_the_end_of_published_warns_of_what_was_lost_or_forced(caplog: pytest.LogCaptureFixture) -> None:
+    server = th.ReferenceServer()
+    with th.Publisher(server, "policy", "trainer-0", offload_limit_bytes=0) as trainer:
+        trainer.add("w", np.zeros(1000))
+        with trainer.published(1):
+            pass
+        assert not [each for each in caplog.records if each.levelname == "WARNING"]
+        trainer.retain(1)
+        with trainer.published(2):
+            pass
+        lost = "Publisher(policy/trainer-0, shard 0 of 1): version 2 may be lost"
+        assert [each.name for each in caplog.records if each.getMessage().startswith(lost)] == ["tensorhub"]
+        trainer.retain(0)
+        started = time.monotonic()
+        with trainer.published(3, drain_timeout=0.3):
+            server.close()
+        assert time.monotonic() - started < 10
+        assert any("version 3 was unpublished by force" in each.getMessage() for each in caplog.records)
+
+
 def test_a_rollout_is_a_source(pair: Pair, server: th.ReferenceServer) -> None:
     source = tensors(2)
     trainer, rollout = pair(source, zeros(source))

@@ -30,7 +30,9 @@ class HubWeights:
     """Sends or receives whole models, one version after the other.
 
     `server`: without it nothing works; a trainer can make one by `tensorhub.ReferenceServer`, or run the command
-    `tensorhub server`. Versions count from 1; steps that count from 0 are one less.
+    `tensorhub server`. `replica`: without it each object has a name of its own, "trainer-<host>-..." or
+    "rollout-<host>-...". Leave it out where all processes are given the same values, as in verl: the newest of several
+    workers with one name replaces the others. Versions count from 1; steps that count from 0 are one less.
     """
 
     def __init__(
@@ -46,7 +48,8 @@ class HubWeights:
             raise InvalidArgument("engine_kwargs has no server: give the reference server's address, tcp://host:port")
         self._server = server
         self._model = model
-        self._replica = replica or replica_of_process()
+        self._sender = replica or replica_of_process("trainer")
+        self._reader = replica or replica_of_process("rollout")
         self._timeout = timeout
         self._options = options
         self._arena: ArenaPublisher | None = None
@@ -57,7 +60,7 @@ class HubWeights:
     def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
         """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering."""
         if holds and self._arena is None:
-            self._arena = ArenaPublisher(self._server, self._model, self._replica, **self._options)
+            self._arena = ArenaPublisher(self._server, self._model, self._sender, **self._options)
         if self._arena is not None:
             self._arena.begin(version)
         for name, tensor in weights:
@@ -74,7 +77,7 @@ class HubWeights:
         their users alone, and the next `receive` makes everything anew. So does one that was `Replaced`, or evicted.
         """
         if self._receiver is None:
-            self._receiver = Receiver(self._server, self._model, self._replica, **self._options)
+            self._receiver = Receiver(self._server, self._model, self._reader, **self._options)
         receiver = self._receiver
         try:
             await asyncio.to_thread(receiver.receive, version, timeout=self._timeout)

@@ -72,7 +72,7 @@ def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     key = (str(told["server"]), str(told["model"]))
     receiver = _receivers.get(key)
     if receiver is None:
-        receiver = _receivers[key] = Receiver(*key, replica_of_process())
+        receiver = _receivers[key] = Receiver(*key, replica_of_process("rollout"))
     try:
         receiver.receive(int(told["version"]), timeout=float(told["timeout"]))
     except Replaced:  # or evicted: the next request joins anew

@@ -6,6 +6,7 @@ Several servers may take their weights from the same trainer: each engine reads 
 
 from __future__ import annotations
 
+import itertools
 import json
 import urllib.error
 import urllib.request
@@ -30,7 +31,8 @@ class WeightTransfer:
     """TRL's `WeightTransferProtocol`, in the trainer's main process.
 
     `engines`: addresses of the servers of vLLM, http://host:port. `engine`: more fields of
-    `tensorhub.integrations.vllm.engine.InitInfo`, for all of them. `timeout`: seconds, of one request.
+    `tensorhub.integrations.vllm.engine.InitInfo`, for all of them; a `replica` is followed by each one's number
+    ("rollout-0", "rollout-1", ...) if there are several. `timeout`: seconds, of one request.
     """
 
     def __init__(
@@ -39,13 +41,16 @@ class WeightTransfer:
         *,
         server: str,
         model: str = "policy",
-        replica: str = "trainer",
+        replica: str = "trainer-0",
         engine: dict[str, Any] | None = None,
         timeout: float = 1800.0,
         **options: Unpack[Options],
     ) -> None:
         self._engines = [engines] if isinstance(engines, str) else list(engines)
-        self._init_info = {"server": server, "model": model, **(engine or {})}
+        self._init_infos = [{"server": server, "model": model, **(engine or {})} for _ in self._engines]
+        if len(self._engines) > 1 and (name := (engine or {}).get("replica")):
+            for number, info in enumerate(self._init_infos):  # of one name, the newest would replace the others
+                info["replica"] = f"{name}-{number}"
         self._timeout = timeout
         self._arena = ArenaPublisher(server, model, replica, **options)
         self.version = 0
@@ -53,7 +58,7 @@ class WeightTransfer:
 
     def init_weight_transfer(self) -> None:
         """Connects the engines to the hub."""
-        self._ask("init_weight_transfer_engine", {"init_info": self._init_info})
+        self._ask_each("init_weight_transfer_engine", [{"init_info": each} for each in self._init_infos])
 
     def pause(self) -> None:
         """Freezes what the engines are generating."""
@@ -78,9 +83,12 @@ class WeightTransfer:
         self._arena.leave()
 
     def _ask(self, what: str, body: dict[str, Any] | None = None) -> None:
+        self._ask_each(what, [body] * len(self._engines))
+
+    def _ask_each(self, what: str, bodies: Sequence[dict[str, Any] | None]) -> None:
         """Asks all engines at once: what one has received, another can read from it."""
         with ThreadPoolExecutor(len(self._engines)) as pool:
-            for _ in pool.map(lambda engine: self._ask_one(engine, what, body), self._engines):
+            for _ in pool.map(self._ask_one, self._engines, itertools.repeat(what), bodies):
                 pass
 
     def _ask_one(self, engine: str, what: str, body: dict[str, Any] | None) -> None:

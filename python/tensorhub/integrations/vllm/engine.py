@@ -35,11 +35,19 @@ class InitInfo(WeightTransferInitInfo):
     server: str
     model: str
     replica: str = ""
-    """Of this engine, which appends each worker's ranks; the default is a name of each worker's own.
-    With `runtime`, where the workers are shards of one replica, an engine of several ranks needs one."""
+    """Of this engine, which appends each worker's ranks; the default is a name of each worker's own,
+    "rollout-<host>-...". With `runtime`, where the workers are shards of one replica, an engine of several ranks needs
+    one."""
     datacenter: str = ""
     rack: str = ""
     transport: str = "auto"
+    listen_host: str = ""
+    """This and `advertised_host` are those of `tensorhub.workers.Options`."""
+    listen_port: int = 0
+    """Of the engine's first worker; the others have the next ports, by data-parallel index and rank. With `runtime`
+    "show" each has a second one for what it shows, so that N workers take 2 N ports. Engines on one machine need ranges
+    of their own. Zero: any free ports."""
+    advertised_host: str = ""
     key_file: str = ""
     """A `.secret` file on this worker's machine, for a server with keys."""
     server_key_file: str = ""
@@ -75,10 +83,13 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects to the server; the first update reads the model's layout."""
         self.shutdown()
-        replica = init_info.replica or replica_of_process()
+        replica = init_info.replica or replica_of_process("rollout")
         options = Options(
             transport=init_info.transport,
             location=Location(datacenter=init_info.datacenter, rack=init_info.rack),
+            listen_host=init_info.listen_host,
+            listen_port=self._port(init_info),
+            advertised_host=init_info.advertised_host,
         )
         if init_info.key_file:
             options["security"] = Security(read_public_key(init_info.server_key_file), *read_keys(init_info.key_file))
@@ -153,6 +164,8 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
             whole = options.copy()
             whole.update(memory)
             whole["shard"] = (rank, ranks)
+            if init_info.runtime == "show" and init_info.listen_port:  # beside the receiver's
+                whole["listen_port"] = self._port(init_info) + parallel.data_parallel_size * parallel.world_size
             return whole
 
         match init_info.runtime:
@@ -162,6 +175,14 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
                 self._taken = TakenWeights(lambda memory: Subscriber(*connect, mode=mode, **all_of(memory)))
             case other:
                 raise InvalidArgument(f"runtime '{other}' does not exist: take 'show', 'staged' or 'in_place'")
+
+    def _port(self, init_info: InitInfo) -> int:
+        """Of this worker: those of one machine cannot share one."""
+        if not init_info.listen_port:
+            return 0
+        parallel = self.parallel_config
+        number: int = parallel.data_parallel_index * parallel.world_size + parallel.rank
+        return init_info.listen_port + number
 
     def _connected(self) -> Receiver:
         if self._receiver is None:

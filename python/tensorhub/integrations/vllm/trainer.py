@@ -27,7 +27,7 @@ class TrainerInfo(TrainerInitInfo):
 
     server: str = ""
     model: str = ""
-    replica: str = "trainer"
+    replica: str = "trainer-0"
     version: int = 0
     """The last version that was published: the next one is one higher."""
     options: Options | None = None

@@ -1,0 +1,115 @@
+"""What the receiving half for vLLM makes of `InitInfo`, over stand-ins for what it uses of vLLM 0.32 and of torch."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tensorhub as th
+
+BASE = "vllm.distributed.weight_transfer.base"
+RELOAD = "vllm.model_executor.model_loader.reload"
+ADAPTER = "tensorhub.integrations.vllm.engine"
+
+
+class Made(list[tuple[str, tuple[Any, ...], dict[str, Any]]]):
+    """Stands in for the workers' classes: their names, and what each was made with."""
+
+    def of(self, name: str) -> Callable[..., Any]:
+        def make(*given: Any, **options: Any) -> Any:
+            self.append((name, given, options))
+            return SimpleNamespace(close=lambda: None)
+
+        return make
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The adapter's module."""
+    for module in (BASE, RELOAD):
+        parts = module.split(".")
+        for i in range(1, len(parts) + 1):
+            name = ".".join(parts[:i])
+            if name not in sys.modules:
+                monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name in ("WeightTransferEngine", "WeightTransferInitInfo", "WeightTransferUpdateInfo"):
+        monkeypatch.setattr(sys.modules[BASE], name, type(name, (), {}), raising=False)
+    for name in ("initialize_layerwise_reload", "finalize_layerwise_reload"):
+        monkeypatch.setattr(sys.modules[RELOAD], name, None, raising=False)
+    if importlib.util.find_spec("torch") is None:
+        monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    fresh = [ADAPTER, "tensorhub.torch"]
+    for name in fresh:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(ADAPTER)
+    for name in fresh:
+        sys.modules.pop(name, None)  # the next test may have the real ones
+
+
+@pytest.fixture
+def init(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
+    """Initializes one worker of an engine, and tells what it has made."""
+
+    def run(rank: int = 0, ranks: int = 1, data_rank: int = 0, **fields: Any) -> Made:
+        made = Made()
+        for name in ("Receiver", "Publisher", "Subscriber"):
+            monkeypatch.setattr(engine, name, made.of(name))
+        worker = engine.TensorHubWeightTransferEngine()
+        worker.parallel_config = SimpleNamespace(
+            rank=rank,
+            world_size=ranks,
+            data_parallel_index=data_rank,
+            data_parallel_size=2,
+            enable_expert_parallel=False,
+        )
+        worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="policy", **fields))
+        for weights in (worker._shown, worker._taken):
+            if weights is not None:
+                weights._make({"memory": "cuda"})
+        return made
+
+    return run
+
+
+def test_the_default_name_fits_the_keys_of_the_readme(init: Callable[..., Made]) -> None:
+    ((_, (server, model, replica), _),) = init(rank=1, ranks=2, data_rank=1)
+    assert (server, model) == ("tcp://10.0.0.1:5570", "policy")
+    assert replica.startswith(f"rollout-{socket.gethostname()}-{os.getpid()}-")
+    assert replica.endswith("-dp1-rank1")
+
+
+def test_where_a_worker_listens(init: Callable[..., Made]) -> None:
+    ((_, _, options),) = init(listen_host="127.0.0.1", advertised_host="10.2.0.7", datacenter="paris", transport="tcp")
+    assert options["listen_host"] == "127.0.0.1"
+    assert options["advertised_host"] == "10.2.0.7"
+    assert options["listen_port"] == 0
+    assert options["location"] == th.Location(datacenter="paris")
+    with th.Publisher("tcp://10.0.0.1:5570", "policy", "trainer-0", **options):
+        pass  # they are a worker's options
+
+
+def test_each_worker_of_an_engine_has_a_port_of_its_own(init: Callable[..., Made]) -> None:
+    ports = [
+        options["listen_port"]
+        for data_rank in range(2)
+        for rank in range(3)
+        for _, _, options in init(rank, 3, data_rank, listen_port=7000)
+    ]
+    assert ports == [7000, 7001, 7002, 7003, 7004, 7005]
+
+
+@pytest.mark.parametrize("port", [0, 7000])
+def test_weights_that_are_shown_have_another_port(init: Callable[..., Made], port: int) -> None:
+    made = init(1, 3, 1, listen_port=port, runtime="show", replica="rollout-0")
+    ports = {name: options["listen_port"] for name, _, options in made}
+    assert ports == ({"Receiver": 7004, "Publisher": 7010} if port else {"Receiver": 0, "Publisher": 0})
+    ((name, _, options),) = init(1, 3, 1, listen_port=port, runtime="staged", replica="rollout-0")
+    assert (name, options["listen_port"]) == ("Subscriber", 7004 if port else 0)
