@@ -36,7 +36,7 @@ class server_that_counts_at_the_start : public simulated_server {
     for_each_lease([&](const auto& lease) {
       if (lease.reader.value == message.sender) started_.insert(lease.id);
     });
-    catalog::receive(now, message);
+    pass(now, message);
     const auto* unpublish = get_if<messages::unpublish_request>(&message.body);
     const incarnation source{message.sender};
     const auto* record = record_of(source);
@@ -71,7 +71,7 @@ class server_that_retains_nothing : public simulated_server {
       if (change->keep_latest) promised_ = true;
       *change = {};
     }
-    catalog::receive(now, message);
+    pass(now, message);
   }
   [[nodiscard]] bool retains(const std::string&, version_number) const override { return promised_; }
 
@@ -86,7 +86,7 @@ class server_that_rolls_nothing_back : public simulated_server {
   void receive(time_point now, const messages::envelope& received) override {
     messages::envelope message = received;
     if (auto* change = get_if<messages::retain_request>(&message.body)) change->roll_back_to.reset();
-    catalog::receive(now, message);
+    pass(now, message);
   }
 };
 

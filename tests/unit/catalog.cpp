@@ -659,6 +659,39 @@ TEST_CASE("catalog: who leaves holds nothing any more; with the last worker the 
   server.join(3, "other-trainer", {0, 4});  // another shard count is another model now
 }
 
+TEST_CASE("catalog: the last worker publishes and leaves, and both are answered at once") {
+  driver server;
+  server.join(1, "trainer");
+  server.together([&] {
+    messages::publish_request publish;
+    publish.operation = {1};
+    publish.held = server.reference(1);
+    server.send({1}, publish);
+    server.send({1}, messages::leave_request{});
+  });
+  CHECK(server.core.statistics().models == 0);
+}
+
+TEST_CASE("catalog: a worker is not dead for a reader's word and a broken connection; its silence counts") {
+  driver server;
+  const incarnation source = server.join(1, "trainer");
+  const incarnation reader = server.join(2, "rollout");
+  REQUIRE(server.publish(source, 1).ok());
+  static_cast<void>(server.lose_source(reader, server.start_update(reader)));
+  server.core.unreachable(server.now, source);
+  server.pass_alive(50ms, {reader});
+  CHECK(server.core.knows(source));
+  SUBCASE("it is heard again") {
+    server.send_as(source, 0, messages::heartbeat_request{});
+    server.pass_alive(catalog_options{}.heartbeat_interval + 100ms, {reader});
+    CHECK(server.core.knows(source));
+  }
+  SUBCASE("it is not") {
+    server.pass_alive(catalog_options{}.heartbeat_interval + 100ms, {reader});
+    CHECK_FALSE(server.core.knows(source));
+  }
+}
+
 TEST_CASE("catalog: timers are due only while somebody waits") {
   driver server;
   server.join(1, "rollout");

@@ -46,6 +46,23 @@ TEST_CASE("session: a version that was rolled back is not held any more, for tho
   }
 }
 
+TEST_CASE("session: a new server is told what was rolled back, also by a process that returns") {
+  driver worker;
+  worker.join();
+  worker.hold(2);
+  worker.push(rolled_back_to(3));
+  SUBCASE("the worker") {
+    worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  }
+  SUBCASE("its successor") {
+    worker.push(messages::goodbye_push{server_epoch{77}, false, {errc::disconnected, "it was silent"}});
+    worker.core = worker.core.successor(worker.now, {{43}, {}}, {});
+    static_cast<void>(worker.core.join(worker.now, worker.in(30s)));
+  }
+  CHECK(worker.sent_body<messages::join_request>().keeps.rollbacks ==
+        std::vector<messages::rollback>{{1, 3}});
+}
+
 TEST_CASE("session: an earlier version is held on") {
   driver worker;
   worker.join();

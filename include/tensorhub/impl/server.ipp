@@ -332,9 +332,9 @@ class catalog_server::loop {
   }
 
   /// Updates the route to the sender. With keys, a worker that has joined, or whose join waits, keeps its
-  /// connection, whose ROUTER identity only its process knows (control_connection), until it joins over another
-  /// one: workers with the same key cannot speak for each other. Routes of unknown incarnations are removed from time to time, so
-  /// that they cannot fill the memory. Null: the message must be dropped.
+  /// connection, whose ROUTER identity only its process knows (control_connection), until it joins over
+  /// another one: workers with the same key cannot speak for each other. Routes of unknown incarnations are
+  /// removed from time to time, so that they cannot fill the memory. Null: the message must be dropped.
   const route* remember(incarnation sender, std::string_view from, bool joins) {
     const std::string_view key = guard_ ? property("User-Id") : std::string_view{};
     const auto [entry, fresh] = routes_.try_emplace(sender);

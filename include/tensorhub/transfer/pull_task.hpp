@@ -79,7 +79,6 @@ struct pull_options {
   std::size_t window_chunks = 4;  ///< chunk reads outstanding per lane
   /// Chunk reads outstanding over a wide-area path, in addition: 1-2 bandwidth-delay products for all lanes.
   std::size_t far_window_chunks = 32;
-  std::size_t min_share = 1;  ///< smallest share of the window for each of several sources
   /// Arrived chunks per header read, when nothing else causes a header read. Readers of this reader wait for
   /// that confirmation; until then they read the chunks from a source further up.
   std::size_t confirm_every = 8;

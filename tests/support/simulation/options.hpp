@@ -73,6 +73,8 @@ struct simulation_options {
 
   /// Chance per update that another caller of the process waits for what never comes.
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
+  /// The server receives what arrives within a moment before it answers any of it, as the real one does.
+  [[nodiscard]] bool batches() const noexcept { return seed % 4 >= 2; }
   /// The trainers fill every other version while it is open, and half of the updates read open versions.
   [[nodiscard]] bool fills() const noexcept { return seed % 2 == 1; }
   /// Chance per round that each shard makes three calls, and does not wait for the others in between.

@@ -51,22 +51,25 @@ class contract_rules {
 
   // ---- around each message that the server receives
 
-  void before(time_point now, const messages::envelope& message) {
+  /// Whether the server knows the sender.
+  bool before(time_point now, const messages::envelope& message) {
     const incarnation from{message.sender};
-    known_ = server_->knows(from);
+    const bool is_known = server_->knows(from);
     const bool joins = holds_alternative<messages::join_request>(message.body);
-    if (!known_ && !joins) return;
+    if (!is_known && !joins) return false;
     peer_state& peer = peers_[from];
     if (message.sequence != double_join) {
       peer.last_heard = now;
     }
     peer.closed.learn(message);
     if (holds_alternative<messages::leave_request>(message.body)) notified_.insert(from);
+    return is_known;
   }
 
+  /// Of a message whose sender the server knew.
   void after(const messages::envelope& message, std::span<const outgoing> output) {
     const incarnation from{message.sender};
-    if (!known_ || !is_answered_at_once(message.body)) return;
+    if (!is_answered_at_once(message.body)) return;
     if (peers_[from].closed.contains(message.sequence)) return;  // stale
     for (const outgoing& out : output) {
       if (out.to == from && out.message.sequence == message.sequence) return;
@@ -179,7 +182,6 @@ class contract_rules {
   report_violation violate_;
   std::map<incarnation, peer_state> peers_;
   std::set<incarnation> notified_;  ///< workers that were told that they are dead or have left
-  bool known_ = false;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

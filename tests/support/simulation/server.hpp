@@ -28,7 +28,7 @@ class simulated_server : public catalog {
   using catalog::catalog;
   virtual ~simulated_server() = default;
 
-  virtual void receive(time_point now, const messages::envelope& message) { catalog::receive(now, message); }
+  virtual void receive(time_point now, const messages::envelope& message) { pass(now, message); }
   virtual void advance(time_point now) { catalog::advance(now); }
   [[nodiscard]] virtual std::vector<outgoing> take_output() { return catalog::take_output(); }
   [[nodiscard]] virtual source_limits limits() const noexcept { return catalog::limits(); }
@@ -38,11 +38,18 @@ class simulated_server : public catalog {
   /// Whether the server counts this lease as one of its source's.
   [[nodiscard]] virtual bool counts(const catalog_detail::lease_state&) const { return true; }
 
+  bool takes_more = false;  ///< further messages may come before the output is taken
+
   template <typename Visitor>
   void for_each_lease(Visitor&& visit) const {
     catalog::for_each_lease([&](const catalog_detail::lease_state& lease) {
       if (counts(lease)) visit(lease);
     });
+  }
+
+ protected:
+  void pass(time_point now, const messages::envelope& message) {
+    catalog::receive(now, message, {}, takes_more);
   }
 };
 

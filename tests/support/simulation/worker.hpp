@@ -162,7 +162,7 @@ class simulated_worker {
   session_ticket open(version_number version, duration timeout) {
     if (!core_.held() && !core_.busy() && !core_.fatal()) {
       control_.show_receiving(version, core_.epoch(), {}, regions());
-      open_epoch_ = core_.epoch();
+      open_epoch_ = promised_epoch_ = core_.epoch();
     }
     const auto ticket = core_.open(events_->now(), version, control_region(), events_->now() + timeout);
     settle();

@@ -27,7 +27,7 @@ simulation::simulation(simulation_options options, simulated_policies policies)
                   retained_.forget_verdicts();
                   grace_.attach(events_.now(), latest_published_);
                 },
-                [this](std::size_t index) { flush_server(index, nullptr); }}},
+                [this](std::size_t index) { flush_server(index); }}},
       rules_{catalog_settings(), statistics_, [this](violation found) { violate(std::move(found)); }} {
   expect_groups = policies_.consistency.decides_per_group;
   servers_.start(0, 0);

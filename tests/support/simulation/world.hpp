@@ -577,19 +577,29 @@ class simulation {
       if (first) groups_.forget(join->replica);  // the server numbers the calls from one again
     }
     if (index != servers_.current_index()) {
+      server->takes_more = false;
       server->receive(events_.now(), message);
-      return flush_server(index, nullptr);
+      return flush_server(index);
     }
     if (log) note_message(message);
     // A message of a process that has ended arrives late: the server believes in that process once more.
     if (const auto ended = by_id_.find(incarnation{message.sender});
         ended != by_id_.end() && !ended->second->alive())
       retained_.excuse(events_.now(), ended->second->core());
-    rules_.before(events_.now(), message);
+    const bool is_known = rules_.before(events_.now(), message);
     grace_.before(message);
+    server->takes_more = options_.batches();
     server->receive(events_.now(), message);
-    flush_server(index, &message);
-    if (const worker_type* worker = find(incarnation{message.sender})) check_belief(*worker);
+    if (batch_.server != server->epoch()) batch_ = {server->epoch(), {}, {}};
+    if (is_known) batch_.asked.push_back(message);
+    batch_.heard.push_back(incarnation{message.sender});
+    if (!server->takes_more) return flush_server(index);
+    if (batch_.heard.size() > 1) return;
+    events_.after(events_.between(duration{0}, std::chrono::microseconds{100}),
+                  [this, index, epoch = server->epoch()] {
+                    if (servers_.at(index) != nullptr && servers_.at(index)->epoch() == epoch)
+                      flush_server(index);
+                  });
   }
 
   void at_worker(std::size_t server, incarnation id, const messages::envelope& message) {
@@ -614,15 +624,17 @@ class simulation {
   /// Other policies let replicas keep an older version.
   [[nodiscard]] bool checks_grace() const { return policies_.consistency.name == group_consistent::name; }
 
-  /// Sends the server's output and checks its state. `cause`: the received message, if any.
-  void flush_server(std::size_t index, const messages::envelope* cause) {
+  /// Sends the server's output and checks its state.
+  void flush_server(std::size_t index) {
     simulated_server& server = *servers_.at(index);
     const std::vector<outgoing> output = server.take_output();
     if (index != servers_.current_index()) {
       for (const outgoing& out : output) network_.to_worker(index, out.to, out.message);
       return;
     }
-    if (cause != nullptr) rules_.after(*cause, output);
+    const batch done = std::exchange(batch_, {server.epoch(), {}, {}});
+    if (done.server == server.epoch())
+      for (const messages::envelope& each : done.asked) rules_.after(each, output);
     for (const outgoing& out : output) {
       if (const auto* push = get_if<messages::version_push>(&out.message.body)) {
         latest_published_ = std::max(latest_published_, push->version);
@@ -649,6 +661,8 @@ class simulation {
     }
     rules_.check_leases();
     if (options_.keep_latest > 0 || options_.pins > 0) check_retained(server);
+    for (const incarnation each : done.heard)
+      if (const worker_type* worker = find(each)) check_belief(*worker);
   }
 
   /// Contract 4: a retained version does not vanish with a worker that asked before it gave the version up.
@@ -696,6 +710,12 @@ class simulation {
   layout shape_;
   control_network network_;
   simulated_servers servers_;
+  /// What the current server has received since its output was taken last.
+  struct batch {
+    server_epoch server{};
+    std::vector<messages::envelope> asked{};  ///< of workers that it knew
+    std::vector<incarnation> heard{};
+  } batch_{};
   std::map<incarnation, std::size_t> asks_;  ///< the server that each worker uses
   rules_type rules_;
   std::vector<std::unique_ptr<worker_type>> workers_;

@@ -210,7 +210,7 @@ class membership {
       core_.mark_calls(model);  // also of a model that no earlier server has known
     }
     core_.retention_changed = true;
-    questions_.end_recovery();
+    questions_.retry_unknown();  // what is still unknown is not found
   }
 
   void repeat_cut_offs() {

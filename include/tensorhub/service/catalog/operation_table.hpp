@@ -125,13 +125,12 @@ class operation_table {
 
   // ---- operations that wait for a free credit
 
-  /// The operation waits behind the others that do. False: it does so already.
-  static bool starve(operation_state& operation) {
-    if (operation.starved != 0) return false;
+  /// The operation waits behind the others that do, unless it does so already.
+  static void starve(operation_state& operation) {
+    if (operation.starved != 0) return;
     auto& starved = operation.replica->model->operations.starved;
     operation.starved = starved.empty() ? 1 : starved.rbegin()->first + 1;
     starved.emplace(operation.starved, &operation);
-    return true;
   }
   static void end_starving(operation_state& operation) {
     if (operation.starved == 0) return;

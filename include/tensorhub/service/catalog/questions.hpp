@@ -102,8 +102,6 @@ class questions {
       std::visit([&](const auto& request) { ask(each.from, each.sequence, request); }, each.request);
     }
   }
-  /// The grace is over: a model or worker that is still unknown is answered with `not_found`.
-  void end_recovery() { retry_unknown(); }
 
   /// The worker is being removed: forgets its questions.
   void forget(const worker_state& worker) { waiter_count_ -= worker.model->waiters.erase(worker.id); }

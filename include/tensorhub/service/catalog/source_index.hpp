@@ -37,9 +37,6 @@ class source_group {
   };
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] const std::vector<worker_state*>& of_load(std::uint32_t load) const noexcept {
-    return by_load_[load];
-  }
 
  private:
   friend class source_index;
@@ -68,8 +65,10 @@ class source_index {
   void insert(worker_state& worker, source_places& places, const location& where, std::uint32_t load,
               bool has_all, bool publisher) {
     if (group_count() >= sweep_at_) forget_empty_groups();
-    if (!where.host.empty()) put(hosts_[where.datacenter + '\n' + where.host], worker, places, 0, load);
-    if (!where.rack.empty()) put(racks_[where.datacenter + '\n' + where.rack], worker, places, 1, load);
+    if (!where.host.empty())
+      put(hosts_[where.datacenter + '\n' + where.host], worker, places, source_places::host, load);
+    if (!where.rack.empty())
+      put(racks_[where.datacenter + '\n' + where.rack], worker, places, source_places::rack, load);
     put(datacenters_[where.datacenter], worker, places, source_places::datacenter, load);
     if (has_all) put(complete_[where.datacenter], worker, places, source_places::complete, load);
     if (publisher) put(publishers_, worker, places, source_places::publisher, load);

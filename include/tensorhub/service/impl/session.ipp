@@ -116,7 +116,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
   for (const session_ticket ticket : outbox_.take_expired(now)) {
     finish(ticket, late(now, "an answer of the reference server"));
   }
-  advance_operation(now, versions_.keeps);
+  advance_operation(now);
   if (joined_ && now >= next_heartbeat_) {
     if (was_paused(now)) beats_answered_ = 0;
     next_heartbeat_ = now + heartbeat_interval_;

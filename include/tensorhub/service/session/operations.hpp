@@ -118,8 +118,8 @@ class operations : public questions {
   session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
                          bool is_retained);
 
-  /// Runs the timers of the call. `keeps`: what is retained.
-  void advance_operation(time_point now, const messages::retention& keeps);
+  /// Runs the timers of the call.
+  void advance_operation(time_point now);
   [[nodiscard]] time_point operation_deadline() const noexcept;
 
   /// The session ends: no reader may read from this worker any more.
@@ -174,9 +174,9 @@ class operations : public questions {
   void report_failure(time_point now, messages::status reason, bool intact,
                       std::optional<messages::reference> held);
 
-  void expire_operation(time_point now, const messages::retention& keeps);
+  void expire_operation(time_point now);
   /// The deadline of an unpublish: the memory is the caller's again.
-  void force_unpublish(time_point now, const messages::retention& keeps);
+  void force_unpublish(time_point now);
   /// A call after which the memory is the caller's: its result waits for the end of a revocation.
   void end_with(session_result result);
   /// Ends the running call with this result.

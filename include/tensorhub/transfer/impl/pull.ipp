@@ -513,7 +513,7 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
   }
   // Several sources share the window, so that a slow source cannot fill it.
   if (useful <= 1) return of_lane;
-  const std::size_t share = std::max<std::size_t>(options_.min_share, options_.window_chunks / useful);
+  const std::size_t share = std::max<std::size_t>(1, options_.window_chunks / useful);
   return std::min(of_lane, left(share, c.reads.size()));
 }
 

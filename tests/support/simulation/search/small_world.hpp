@@ -312,9 +312,9 @@ class small_world {
   void deliver_up(member& worker) {
     const messages::envelope message = std::move(worker.up.front());
     worker.up.pop_front();
-    rules_.before(now_, message);
+    const bool is_known = rules_.before(now_, message);
     server_->receive(now_, message);
-    flush_server(&message);
+    flush_server(is_known ? &message : nullptr);
   }
   void deliver_down(member& worker) {
     const messages::envelope message = std::move(worker.down.front());

@@ -280,8 +280,8 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
   if (!push.source.lease) act(session_actions::release_source{push.old_lease});
 }
 
-TENSORHUB_DECL void operations::advance_operation(time_point now, const messages::retention& keeps) {
-  if (operation_ && now >= operation_->deadline) expire_operation(now, keeps);
+TENSORHUB_DECL void operations::advance_operation(time_point now) {
+  if (operation_ && now >= operation_->deadline) expire_operation(now);
   if (operation_ && operation_->at == step::draining && now >= drains_until()) force_drain();
 }
 
@@ -459,7 +459,7 @@ TENSORHUB_DECL void operations::report_failure(time_point now, messages::status 
           purpose::finish);
 }
 
-TENSORHUB_DECL void operations::expire_operation(time_point now, const messages::retention& keeps) {
+TENSORHUB_DECL void operations::expire_operation(time_point now) {
   switch (operation_->at) {
     case step::publishing:
       outbox_.forget({purpose::publish});
@@ -469,7 +469,7 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
       return conclude(
           operation_->failure.ok() ? late(now, "the server's answer to publish()") : operation_->failure, {});
     case step::unpublishing:
-      return force_unpublish(now, keeps);
+      return force_unpublish(now);
     case step::failing:
       outbox_.make_notice(purpose::finish);
       return conclude(operation_->failure, {});
@@ -494,7 +494,7 @@ TENSORHUB_DECL void operations::expire_operation(time_point now, const messages:
   }
 }
 
-TENSORHUB_DECL void operations::force_unpublish(time_point now, const messages::retention& keeps) {
+TENSORHUB_DECL void operations::force_unpublish(time_point now) {
   if (!operation_->forced) {
     operation_->forced = true;
     operation_->target.version = held_->version;
@@ -512,7 +512,8 @@ TENSORHUB_DECL void operations::force_unpublish(time_point now, const messages::
   session_result result;
   result.forced = true;
   // Nobody has said that another holder has it.
-  result.drained.lost = keeps.keep_latest > 0 || is_pinned(keeps, operation_->target.version);
+  result.drained.lost =
+      versions_.keeps.keep_latest > 0 || is_pinned(versions_.keeps, operation_->target.version);
   conclude(std::move(result));
 }
 
