@@ -124,8 +124,8 @@ class prometheus_exporter {
 
   /// Adds the statistics of `object` to all later scrapes. `object` is a reference server, a publisher, a
   /// subscriber (where that has two workers, both), or any object with the same `statistics()`. `labels` must
-  /// distinguish two servers; workers add their model, replica and shard themselves. Throws `invalid_argument`
-  /// for a label that Prometheus would not read, or that a sample has itself.
+  /// distinguish two servers; workers add their model, replica and shard themselves. Throws
+  /// `invalid_argument` for a label that Prometheus would not read, or that a sample has itself.
   template <typename Object>
   requires std::same_as<decltype(std::declval<const Object&>().statistics()), reference_server_statistics> ||
       std::same_as<decltype(std::declval<const Object&>().statistics()), worker_statistics>

@@ -70,8 +70,8 @@ class admission {
     return check_bounds(from, join);
   }
 
-  /// The worker has what the model's other workers have. Sets `wants_layout` if the decision needs the tensors
-  /// and they were not sent.
+  /// The worker has what the model's other workers have. Sets `wants_layout` if the decision needs the
+  /// tensors and they were not sent.
   [[nodiscard]] messages::status check_form(const messages::join_request& join, bool& wants_layout) {
     if (auto misfit = check_policies(join); !misfit.ok()) return misfit;
     return check_layout(join, wants_layout);

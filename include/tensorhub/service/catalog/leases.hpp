@@ -526,7 +526,7 @@ class leases {
     return lease;
   }
 
-  /// What a reader says of its sources is believed only so far: the records of a lease are those of one shard.
+  /// What a reader says of its sources is believed only so far: the records of a lease are of one shard.
   [[nodiscard]] static bool is_source_of(const worker_state& source, const worker_state& reader) {
     return source.model == reader.model && source.shard.index == reader.shard.index;
   }

@@ -361,9 +361,9 @@ class retention {
     return out;
   }
   using host_rank = std::tuple<bool, bool, locality, std::size_t, std::size_t>;
-  /// How suitable a replica is as the host of a version that `from` releases, the best first: one that does not
-  /// give up an older copy of it just now, which it has to end before; the nearest; and of equally near ones the
-  /// one with the fewest handovers, then with the fewest leases.
+  /// How suitable a replica is as the host of a version that `from` releases, the best first: one that has no
+  /// older copy to end before; the nearest; and of equally near ones the one with the fewest handovers, then
+  /// with the fewest leases.
   [[nodiscard]] static host_rank rank_of(const replica_state& host, const replica_state& from,
                                          version_number version) {
     const model_state& model = *host.model;

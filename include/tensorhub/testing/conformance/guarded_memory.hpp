@@ -28,23 +28,28 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
+/// Between two neighbouring words of a pattern: odd, so that no word comes twice.
+inline constexpr std::uint64_t pattern_step = 0xd1342543de82ef95u;
 /// Eight bytes of pattern `seed`. They identify the pattern and their position in it.
 [[nodiscard]] constexpr std::uint64_t pattern_word(std::uint64_t seed, std::uint64_t index) noexcept {
-  std::uint64_t word = seed * 0x9e3779b97f4a7c15u + index * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du;
-  word = (word ^ (word >> 32)) * 0xbf58476d1ce4e5b9u;
-  word = (word ^ (word >> 29)) * 0x94d049bb133111ebu;
-  return word ^ (word >> 31);
+  std::uint64_t first = seed * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
+  first = (first ^ (first >> 32)) * 0xbf58476d1ce4e5b9u;
+  first = (first ^ (first >> 29)) * 0x94d049bb133111ebu;
+  return (first ^ (first >> 31)) + index * pattern_step;
 }
 
 /// Calls `piece(bytes, position)` with the pattern's bytes [first, first + bytes), in pieces.
 template <typename Piece>
 void for_pattern(std::uint64_t seed, std::uint64_t first, std::uint64_t bytes, Piece&& piece) {
-  std::array<std::uint64_t, 512> words{};
+  std::array<std::uint64_t, 512> words;
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t at = first + done;
     const std::uint64_t skipped = at & 7;
     const std::uint64_t count = std::min<std::uint64_t>(bytes - done, sizeof words - skipped);
-    for (std::uint64_t i = 0; i * 8 < skipped + count; ++i) words[i] = pattern_word(seed, (at >> 3) + i);
+    std::uint64_t word = pattern_word(seed, at >> 3);
+    // By pointers: builds for sanitizers, which are not optimized, spend most of their time here.
+    const std::uint64_t* const end = words.data() + (skipped + count + 7) / 8;
+    for (std::uint64_t* each = words.data(); each != end; ++each, word += pattern_step) *each = word;
     const auto* const raw = reinterpret_cast<const std::byte*>(words.data());
     piece(std::span{raw + skipped, count}, done);
     done += count;
