@@ -67,7 +67,7 @@ def init(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
             rank=rank,
             world_size=ranks,
             data_parallel_index=data_rank,
-            data_parallel_size=2,
+            data_parallel_size=1,  # of a model without experts, whatever the number of its data-parallel ranks
             enable_expert_parallel=False,
         )
         worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="policy", **fields))
@@ -110,6 +110,6 @@ def test_each_worker_of_an_engine_has_a_port_of_its_own(init: Callable[..., Made
 def test_weights_that_are_shown_have_another_port(init: Callable[..., Made], port: int) -> None:
     made = init(1, 3, 1, listen_port=port, runtime="show", replica="rollout-0")
     ports = {name: options["listen_port"] for name, _, options in made}
-    assert ports == ({"Receiver": 7004, "Publisher": 7010} if port else {"Receiver": 0, "Publisher": 0})
+    assert ports == ({"Receiver": 7008, "Publisher": 7009} if port else {"Receiver": 0, "Publisher": 0})
     ((name, _, options),) = init(1, 3, 1, listen_port=port, runtime="staged", replica="rollout-0")
     assert (name, options["listen_port"]) == ("Subscriber", 7004 if port else 0)

@@ -360,6 +360,12 @@ TEST_CASE("catalog rights: a reader does not tell a new server which versions ca
     join.latest.line = UINT32_MAX;
     join.held = server.reference(join.latest);
   }
+  SUBCASE("that it says it has received") {
+    join.latest.line = UINT32_MAX;
+    REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
+    static_cast<void>(server.send(
+        {2}, messages::finish_request{{1}, join.latest, {}, false, server.reference(join.latest), {}}));
+  }
   REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
   const incarnation trainer = server.join(1, "trainer");
   server.pass_alive(catalog_options{}.recovery_grace + 100ms, {trainer, {2}});
@@ -384,7 +390,7 @@ namespace {
 TEST_CASE("catalog rights: the first reader does not decide what a model looks like; its publisher does") {
   driver server{catalog_options{}, server_epoch{78}};
   server.clients[{1}] = client_that_may(right::publish | right::serve);
-  for (const std::uint64_t reader : {2, 3}) server.clients[{reader}] = client_that_may(right::read);
+  for (const std::uint64_t reader : {2u, 3u}) server.clients[{reader}] = client_that_may(right::read);
   auto misfit = server.join_message("rollout-0");
   SUBCASE("another layout") {
     driver<>::set_layout(misfit, layout{{{"wq", dtype::f32, {9}}}, 1024});
@@ -400,11 +406,19 @@ TEST_CASE("catalog rights: the first reader does not decide what a model looks l
   back.before.server = {77};
   const std::uint64_t asked = server.send({3}, back);
   CHECK_FALSE(server.result_of({3}, asked).has_value());  // it is neither admitted nor sent away
+  auto broken = server.join_message("trainer");
+  broken.tensors.pop_back();
+  CHECK(is_misfit(server, 1, broken));  // nobody yields to what is no layout
+  CHECK(server.core.record_of({2}) != nullptr);
+  auto asked_first = server.join_message("trainer");
+  asked_first.tensors.clear();
+  CHECK(server.ask<messages::join_reply>({1}, asked_first).wants_layout);
+  CHECK(server.core.record_of({2}) != nullptr);
   const incarnation trainer = server.join(1, "trainer");
   CHECK(server.core.record_of({2}) == nullptr);
   const auto told = server.push<messages::goodbye_push>({2});
   REQUIRE(told.has_value());
-  CHECK(told->reason.code == errc::layout_mismatch);
+  CHECK(told->reason.code == errc::replaced);
   CHECK(server.ask<messages::join_reply>({3}, back).result.ok());
   CHECK(server.publish(trainer, 1).ok());
   // Where there is a publisher, or its versions, everybody has to fit.

@@ -167,7 +167,8 @@ TENSORHUB_DECL page::labels checked(const metric_labels& given) {
   static constexpr std::array<std::string_view, 8> taken{"model",  "replica", "shard",    "result",
                                                          "reason", "path",    "crossing", "le"};
   page::labels out;
-  for (const auto& [name, value] : given) {
+  for (const auto& label : given) {
+    const std::string& name = label.first;
     const std::string_view rest = std::string_view{name}.substr(name.empty() ? 0 : 1);
     const bool is_name =
         !name.empty() && first_letters.find(name.front()) != std::string_view::npos &&
@@ -182,7 +183,7 @@ TENSORHUB_DECL page::labels checked(const metric_labels& given) {
               "' cannot be one of a metric: take letters, digits and underscores, "
               "each name once, and none that the metrics have themselves (model, replica, shard, result, "
               "reason, path, crossing, le)");
-    out.push_back({name, value});
+    out.push_back({name, label.second});
   }
   return out;
 }

@@ -367,12 +367,13 @@ class catalog_server::loop {
       if (fresh) routes_.erase(entry);
       return nullptr;
     }
-    if (routes_.size() > 2 * catalog_.worker_count() + 1024) {
+    if (routes_.size() > budgets_.routes) {
       std::erase_if(routes_, [&](const auto& other) {
         const bool stranger = other.first != sender && !is_proved(other.first);
         if (stranger) depart(other.first, other.second.connection);
         return stranger;
       });
+      budgets_.routes = 2 * routes_.size() + 1024;  // so that a look costs each message little
     }
     return &known;
   }
@@ -541,7 +542,8 @@ class catalog_server::loop {
     detail::heard_budget messages{most_messages * limits::workers_of_connection,
                                   messages_per_second* limits::workers_of_connection};
     detail::send_budget sent;
-    std::string connection{};  ///< scratch
+    std::string connection{};   ///< scratch
+    std::size_t routes = 1024;  ///< before strangers are looked for among them
   } budgets_;
   detail::log_limiter warnings_{200, 2};
   detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once

@@ -77,6 +77,15 @@ class admission {
     return check_layout(join, wants_layout);
   }
 
+  /// The join has tensors, and they make the layout that it names.
+  [[nodiscard]] static bool has_its_layout(const messages::join_request& join) {
+    try {
+      return !join.tensors.empty() && layout_of(join).chunk_count() == join.chunk_count;
+    } catch (const error&) {
+      return false;
+    }
+  }
+
   // ---- the search for an unknown layout
 
   struct asked_worker {
@@ -156,6 +165,13 @@ class admission {
     return {};
   }
 
+  /// Throws `layout_mismatch` if the tensors are not those that were announced.
+  [[nodiscard]] static layout layout_of(const messages::join_request& join) {
+    layout offered{join.tensors, join.chunk_bytes};
+    if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count)
+      throw error(errc::layout_mismatch, "the layout does not have the digest that was announced with it");
+    return offered;
+  }
   [[nodiscard]] messages::status check_layout(const messages::join_request& join, bool& wants_layout) {
     const auto model = core_.models.find(join.model);
     const bool known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
@@ -167,10 +183,7 @@ class admission {
     try {
       const std::size_t bytes = memory_of(join.tensors);
       if (auto full = check_layout_bytes(join, known ? 0 : bytes); !full.ok()) return full;
-      layout offered{join.tensors, join.chunk_bytes};
-      if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count) {
-        return {errc::layout_mismatch, "the layout does not have the digest that was announced with it"};
-      }
+      layout offered = layout_of(join);
       if (known) {
         return {errc::layout_mismatch,
                 "the layout differs from that of model '" + join.model + "', shard " + to_string(join.shard) +

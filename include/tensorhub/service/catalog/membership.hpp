@@ -61,14 +61,7 @@ class membership {
     if (reply.result.ok()) reply.result = admission_.check_join(from, join);
     if (reply.result.ok()) {
       reply.result = admission_.check_form(join, reply.wants_layout);
-      if (is_misfit(reply.result) && is_form_open(join.model)) {
-        if (!client.may().has_any_of(right::publish) && core_.recovering() && join.before.server)
-          return;  // the publisher may be on its way: the worker asks again
-        if (client.may().has_any_of(right::publish)) {
-          dissolve(join.model);
-          return on_join(said, join, client);
-        }
-      }
+      if (is_misfit(reply.result) && is_form_open(join) && decides_form(said, join, client, reply)) return;
     }
     if (reply.wants_layout) {
       if (const auto asked = admission_.whom_to_ask(said, join, client))
@@ -278,16 +271,34 @@ class membership {
     return result.code == errc::layout_mismatch || result.code == errc::policy_mismatch;
   }
   /// Only readers have told what the model looks like, and its publisher may know better: one reader with
-  /// another layout, which has joined first, does not keep everybody else out. False also without keys.
-  [[nodiscard]] bool is_form_open(const std::string& name) const {
-    const auto found = core_.models.find(name);
+  /// another layout, which has joined first, does not keep everybody else out. Once there is a version, that
+  /// is so for those alone that an earlier server has known. False also without keys.
+  [[nodiscard]] bool is_form_open(const messages::join_request& join) const {
+    const auto found = core_.models.find(join.model);
     if (found == core_.models.end()) return false;
     const model_state& model = found->second;
-    if (!core_.recovering() && (model.latest_seen || !model.versions.empty())) return false;
+    const bool is_known = core_.recovering() && join.before.server;
+    if (!is_known && (model.before.awaited || model.latest_seen || !model.versions.empty())) return false;
     const auto may_publish = [](const worker_state* w) { return w != nullptr && w->access.may_publish; };
     return detail::none_of(model.replicas, [&](const auto& entry) {
       return detail::any_of(entry.second->workers, may_publish);
     });
+  }
+  /// A join that does not fit while the form is open. True: it is handled, or not to be answered yet.
+  bool decides_form(const messages::envelope& said, const messages::join_request& join,
+                    const client_identity& client, messages::join_reply& reply) {
+    // A reader asks again: the publisher may be on its way.
+    if (!client.may().has_any_of(right::publish)) return core_.recovering() && join.before.server;
+    if (join.tensors.empty()) {  // before others have to yield, it shows what it has
+      reply.result = {};
+      reply.wants_layout = true;
+      core_.send(incarnation{said.sender}, said.sequence, std::move(reply));
+      return true;
+    }
+    if (!admission::has_its_layout(join)) return false;
+    dissolve(join.model);
+    on_join(said, join, client);
+    return true;
   }
   /// Its workers are declared dead, and the model is forgotten.
   void dissolve(const std::string& name) {
@@ -358,6 +369,7 @@ class membership {
     worker.access.may_read = client.may().has_any_of(right::read);
     worker.access.may_serve = client.may().has_any_of(right::serve);
     worker.access.may_publish = client.may().has_any_of(right::publish);
+    if (!is_fresh && model.waits_to_let_go && !core_.is_heard(worker)) core_.batch.is_heard_again = true;
     worker.signs.last_heard = core_.now;
     worker.past.called = worker.past.called || join.operation.value != 0;
     replica.closed_operation = std::max(replica.closed_operation, join.operation);
@@ -482,7 +494,7 @@ class membership {
       case verdict::evicted:
         return {errc::replaced, "an operator has evicted this worker; construct a new one to join again"};
       case verdict::misfit:
-        return {errc::layout_mismatch,
+        return {errc::replaced,
                 "this worker joined before its model's publisher, with another layout, number of shards, "
                 "transport or integrity policy: construct a new one that has the publisher's"};
     }

@@ -370,7 +370,7 @@ class retention {
     const auto older = model.replicas.find(name_of_copy(host.name, version));
     const bool gives_one_up = older != model.replicas.end() && older->second->dropping;
     std::size_t handovers = 0;
-    for (const auto& [version, other] : model.handovers) handovers += other.host == host.name ? 1 : 0;
+    for (const auto& [number, other] : model.handovers) handovers += other.host == host.name ? 1 : 0;
     std::size_t leases = 0;
     for (const worker_state* worker : host.workers)
       leases += worker->as_source.readers.size() + worker->as_reader.leases.size();

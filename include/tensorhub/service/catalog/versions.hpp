@@ -47,6 +47,7 @@ class versions {
   [[nodiscard]] bool may_have_received(const worker_state& worker,
                                        const messages::reference& reference) const {
     const model_state& model = *worker.model;
+    if (!is_possible(reference.version)) return false;
     if (const digest128 known = known_root(worker, reference.version)) return known == reference.root;
     if (is_open(model, reference.version, worker.shard.index)) return false;
     if (!is_trusted(worker)) return !reference.root && is_vouched(worker, reference.version);
@@ -56,8 +57,7 @@ class versions {
   }
   /// What a worker says of its memory when it joins may be believed.
   [[nodiscard]] bool may_bring(const worker_state& worker, const messages::reference& reference) const {
-    if (!is_possible(reference.version)) return false;
-    if (is_trusted(worker)) return may_have_root(worker, reference);
+    if (is_trusted(worker)) return is_possible(reference.version) && may_have_root(worker, reference);
     return !reference.open && may_have_received(worker, reference);
   }
   /// Some shards of the version were published, or are being filled, and it has never been available.

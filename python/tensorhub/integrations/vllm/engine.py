@@ -164,8 +164,8 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
             whole = options.copy()
             whole.update(memory)
             whole["shard"] = (rank, ranks)
-            if init_info.runtime == "show" and init_info.listen_port:  # beside the receiver's
-                whole["listen_port"] = self._port(init_info) + parallel.data_parallel_size * parallel.world_size
+            if init_info.runtime == "show" and init_info.listen_port:
+                whole["listen_port"] = self._port(init_info) + 1  # beside the receiver's
             return whole
 
         match init_info.runtime:
@@ -177,12 +177,12 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
                 raise InvalidArgument(f"runtime '{other}' does not exist: take 'show', 'staged' or 'in_place'")
 
     def _port(self, init_info: InitInfo) -> int:
-        """Of this worker: those of one machine cannot share one."""
+        """Of this worker: those of one machine cannot share one. One that shows its weights has the next one, too."""
         if not init_info.listen_port:
             return 0
         parallel = self.parallel_config
         number: int = parallel.data_parallel_index * parallel.world_size + parallel.rank
-        return init_info.listen_port + number
+        return init_info.listen_port + number * (2 if init_info.runtime == "show" else 1)
 
     def _connected(self) -> Receiver:
         if self._receiver is None:
