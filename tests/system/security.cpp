@@ -17,6 +17,7 @@
 #include <tensorhub/key_files.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/types/capability.hpp>
+#include <tensorhub/types/incarnation_proof.hpp>
 #include <thread>
 #include <zmq.hpp>
 
