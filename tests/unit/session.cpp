@@ -328,6 +328,24 @@ TEST_CASE(
   CHECK_FALSE(worker.result(next).has_value());
 }
 
+TEST_CASE("session: nothing is taken back before the server has heard that it is held") {
+  driver worker;
+  worker.join();
+  static_cast<void>(worker.start_update(3));
+  worker.core.pull_finished(worker.now, driver::control());
+  static_cast<void>(worker.sent_body<messages::finish_request>());
+  const auto report = worker.last_sequence;
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(60s));
+  CHECK_FALSE(worker.sent<messages::unpublish_request>().has_value());
+  worker.pass_heard(1000ms);
+  CHECK(worker.sent<messages::finish_request>().has_value());  // the first one may be lost
+  CHECK_FALSE(worker.sent<messages::unpublish_request>().has_value());
+  worker.answer(report, messages::status_reply{});
+  worker.core.advance(worker.now);
+  CHECK(worker.sent_body<messages::unpublish_request>().version == 3);
+  CHECK_FALSE(worker.result(ticket).has_value());
+}
+
 TEST_CASE("session: an update that others await ends when the server knows of it") {
   driver worker{[](session_options& options) { options.awaited = true; }};
   worker.join();
