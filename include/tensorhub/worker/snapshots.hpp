@@ -80,7 +80,7 @@ class snapshots {
   /// One call at a time, as at `worker`: throws `busy` if another one runs.
   [[nodiscard]] TENSORHUB_DECL held_turn take_turn();
   [[nodiscard]] TENSORHUB_DECL slot& open(std::size_t index, const data_plane& from);
-  /// Throws what the server would say of a number, before what `shown` shows is taken back for it.
+  /// Throws what the server would say of a number, before a memory's version is taken back for it.
   TENSORHUB_DECL void check_number(version_number version, std::chrono::milliseconds timeout);
 
   worker_options options_;

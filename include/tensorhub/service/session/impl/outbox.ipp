@@ -117,8 +117,8 @@ TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_re
     });
   }
   if (holds_alternative<messages::unpublish_request>(pending.body)) {
-    // What it takes back must be known to be held, or its readers are not known to be its readers; and a
-    // `holding_request` ends a drain of before.
+    // The server must know that the version is held: it would let the worker go before the version's readers
+    // otherwise. And a `holding_request` would end the drain that this request begins.
     return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
       return holds_alternative<messages::finish_request>(earlier.second.body) ||
              holds_alternative<messages::holding_request>(earlier.second.body);
