@@ -119,7 +119,10 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
   static CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice) {
-    *value = which == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED && all().set.dmabufs ? 1 : 0;
+    const bool is_offered = which == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+                                ? all().set.dmabufs.load()
+                                : which == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+    *value = is_offered ? 1 : 0;
     return CUDA_SUCCESS;
   }
 
@@ -198,6 +201,7 @@ struct entry_points {
       std::byte* const target = all().reach(to, bytes);
       const std::byte* const source = all().reach(from, bytes);
       if (target == nullptr || source == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
+      if (!all().knows(to) || !all().knows(from)) all().counted.pageable_copies.fetch_add(1);
       const tensorhub::detail::peer_read reading;
       std::memcpy(target, source, bytes);
       all().counted.copies.fetch_add(1);

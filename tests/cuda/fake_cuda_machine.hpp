@@ -91,7 +91,8 @@ struct settings {
 struct counters {
   std::atomic<std::uint64_t> launches{0};
   std::atomic<std::uint64_t> copies{0};
-  std::atomic<std::uint64_t> blocks{0};  ///< of threads, of kernels
+  std::atomic<std::uint64_t> pageable_copies{0};  ///< with an end in host memory that nobody has pinned
+  std::atomic<std::uint64_t> blocks{0};           ///< of threads, of kernels
   std::atomic<std::uint64_t> imports{0};
   std::atomic<std::uint64_t> streams{0};          ///< made so far: the number of the latest
   std::atomic<std::uint64_t> context_faults{0};   ///< calls without the context that they need
@@ -158,6 +159,11 @@ class driver {
     }
     auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(first));
     return tensorhub::detail::cpu_can_read(data, bytes) ? data : nullptr;
+  }
+  /// False: plain host memory, or nobody's.
+  [[nodiscard]] bool knows(std::uint64_t data) const {
+    const std::lock_guard lock{mutex_};
+    return find(data, 1) != blocks_.end();
   }
   /// As `reach`, for a kernel of a device.
   [[nodiscard]] std::byte* reach_by_kernel(std::uint64_t first, std::uint64_t bytes, int device) const {

@@ -3,12 +3,21 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
+#include <span>
+#include <string>
 
 #include "fake_scene.hpp"
 #include "hub_scene.hpp"
+#include "read_all.hpp"
 
 using namespace std::chrono_literals;
+using tensorhub::region_access;
+using tensorhub::transports::device_memory;
+using tensorhub::transports::same_host;
+using tensorhub::transports::same_host_options;
 using tensorhub::transports::tcp;
 
 TEST_CASE("process: fake rollout" * doctest::skip()) {
@@ -53,6 +62,32 @@ TEST_CASE("cuda hub: no call ends a graph capture of the user") {
   machine.set.capturing_globally = false;
   CHECK(machine.counted.broken_captures == 0);
   CHECK(machine.counted.context_faults == 0);
+}
+
+TEST_CASE("cuda hub: staged pieces lie in pinned pages, at the source and at the reader") {
+  const fake_scenes::scene here;
+  constexpr std::uint64_t bytes = 20u << 20;
+  const auto given = fake_scenes::noise(bytes, 6);
+  fake_scenes::memory space;
+  const auto from = space.allocate(bytes);
+  const auto to = space.allocate(bytes);
+  here.driver.fill(from.data(), given);
+  const auto pageable = here.driver.counted.pageable_copies.load();
+  same_host_options options;
+  options.device = device_memory::stage;
+  constexpr tensorhub::incarnation source_id{21};
+  same_host source{options, source_id};
+  same_host reader{options, tensorhub::incarnation{22}};
+  const std::array ranges{from.range(), to.range()};
+  const auto regions = source.register_memory(std::span{ranges}.first(1), region_access::remote_read);
+  const auto into = reader.register_memory(std::span{ranges}.last(1), region_access::local_write);
+  const auto remote = source.describe(regions.front());
+  auto queue = reader.make_queue(4);
+  auto endpoint = reader.connect(queue, source.address(), source_id, 5s);
+  bench::read_all<same_host>(queue, endpoint, into.front(), remote, 1u << 20, 4);
+  CHECK(here.driver.bytes_of(to.data(), bytes) == given);
+  CHECK(endpoint.why().find("staged") != std::string::npos);
+  CHECK(here.driver.counted.pageable_copies.load() == pageable);
 }
 
 TEST_CASE("cuda hub: what the user's stream holds comes before a version") {

@@ -126,7 +126,7 @@ TEST_CASE("cuda lane: a batch of runs between all kinds of memory, short and lon
   // Plain host memory and other devices are not for kernels; pinned memory is, for short runs.
   CHECK(do_all({{own, plain.data(), bytes}, {other, plain.data(), 1000}}) == 0);
   CHECK(do_all({{other + 1000, own + 1000, bytes - 1000}}) == 0);
-  CHECK(do_all({{pinned, own, 1000}, {pinned + 1000, own + 1000, bytes - 1000}}) == 1);
+  CHECK(do_all({{pinned + 1000, own + 1000, bytes - 1000}, {pinned, own, 1000}}) == 1);
   CHECK(
       do_all({{own, pinned, 3u << 20}, {own + (3u << 20), other + (3u << 20), 100}, {nullptr, nullptr, 0}}) ==
       0);
@@ -137,8 +137,14 @@ TEST_CASE("cuda lane: a batch of runs between all kinds of memory, short and lon
   // Within a device up to 8 MiB by a kernel, cut into parts.
   const auto blocks = here.driver.counted.blocks.load();
   std::byte* const copy = here.driver.allocate(origin::device, 0, bytes);
-  CHECK(do_all({{copy, own, 1u << 20}, {copy + (1u << 20), own + (1u << 20), 8u << 20}}) == 1);
+  CHECK(do_all({{copy + (1u << 20), own + (1u << 20), 8u << 20}, {copy, own, 1u << 20}}) == 1);
   CHECK(here.driver.counted.blocks.load() == blocks + 4);
+  CHECK(here.driver.bytes_of(copy, bytes) == given);
+  // Runs that continue each other, in the same allocations, are one.
+  here.driver.fill(copy, std::vector<std::byte>(bytes));
+  const auto copies = here.driver.counted.copies.load();
+  CHECK(do_all({{copy, own, 4u << 20}, {copy + (4u << 20), own + (4u << 20), 5u << 20}}) == 0);
+  CHECK(here.driver.counted.copies.load() == copies + 1);
   CHECK(here.driver.bytes_of(copy, bytes) == given);
   for (std::byte* const each : {own, other, pinned, copy}) here.driver.free(each);
 }

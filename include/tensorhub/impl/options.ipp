@@ -132,7 +132,7 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   if (options.security) validate(*options.security, servers_of(options));
   options.log = queued(std::move(options.log));
   options.lanes = std::clamp<std::size_t>(options.lanes, 1, 64);
-  options.window_chunks = std::clamp<std::size_t>(options.window_chunks, 1, 1024);
+  options.window_chunks = std::min<std::size_t>(options.window_chunks, 1024);
   options.far_window_chunks = std::clamp<std::size_t>(options.far_window_chunks, 1, 1024);
   options.join_timeout = detail::bounded(options.join_timeout);
   options.drain_timeout = detail::bounded(options.drain_timeout);

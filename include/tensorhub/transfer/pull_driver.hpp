@@ -270,7 +270,7 @@ class pull_driver {
       }
     } const unlist_at_exit{this, &self.queue};
 
-    std::array<completion, 16> completions;
+    std::array<completion, 64> completions;
     for (;;) {
       const bool ended = report(self);  // before anything that may take long, such as connecting
       if (finished()) return;
@@ -592,13 +592,16 @@ class pull_driver {
     wake_all();
   }
 
+  void trace(lane_state& self, const channel_record& channel, chunk_index chunk, completion_status status,
+             time_point at) {
+    handlers_.traced({chunk, name_of(channel.slot), self.number, self.posted[chunk], at, status});
+    self.posted.erase(chunk);
+  }
+
   void arrived(lane_state& self, const channel_record& channel, chunk_index chunk, completion_status status,
                const digest128& digest) {
     const time_point at = now();
-    if (handlers_.traced) {
-      handlers_.traced({chunk, name_of(channel.slot), self.number, self.posted[chunk], at, status});
-      self.posted.erase(chunk);
-    }
+    if (handlers_.traced) trace(self, channel, chunk, status, at);
     const std::lock_guard lock{mutex_};
     core_.chunk_arrived(channel.id, chunk, status, digest, at);
     show_confirmed(channel.slot);
@@ -608,9 +611,14 @@ class pull_driver {
   void digest_arrived(lane_state& self) {
     self.made.resize(self.arrived.size());
     self.digests.make(seeds_.chunks, self.arrived, self.made);
+    const time_point at = now();
+    for (std::size_t i = 0; handlers_.traced && i < self.arrived.size(); ++i)
+      trace(self, self.channels[self.arrived_through[i]], self.arrived[i].chunk, completion_status::ok, at);
+    const std::lock_guard lock{mutex_};
     for (std::size_t i = 0; i < self.arrived.size(); ++i) {
-      arrived(self, self.channels[self.arrived_through[i]], self.arrived[i].chunk, completion_status::ok,
-              self.made[i]);
+      const channel_record& channel = self.channels[self.arrived_through[i]];
+      core_.chunk_arrived(channel.id, self.arrived[i].chunk, completion_status::ok, self.made[i], at);
+      show_confirmed(channel.slot);
     }
     self.arrived.clear();
     self.arrived_through.clear();

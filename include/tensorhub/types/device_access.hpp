@@ -133,6 +133,14 @@ class device_access {
   [[nodiscard]] virtual std::byte* allocate_pinned(std::uint64_t bytes) = 0;
   virtual void free_pinned(std::byte* memory, std::uint64_t bytes) noexcept = 0;
 
+  /// Pins whole pages of shared memory that this process has mapped, so that the device copies from and to them
+  /// at full speed; with `read_only` from them. False: they stay as they are, and copies work as before.
+  [[nodiscard]] virtual bool pin(std::byte* pages, std::uint64_t bytes, bool read_only) noexcept {
+    static_cast<void>(pages), static_cast<void>(bytes), static_cast<void>(read_only);
+    return false;
+  }
+  virtual void unpin(std::byte* pages) noexcept { static_cast<void>(pages); }
+
   /// Empty if other processes cannot map this memory; `why_not` then has the reason. `range` lies on this
   /// device.
   [[nodiscard]] virtual std::optional<device_export> export_memory(const memory_range& range,
@@ -180,6 +188,29 @@ class pinned_memory {
   device_access* device_ = nullptr;
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
+};
+
+/// RAII over `pin`. Empty when default-constructed, and where the device could not pin the pages.
+class pinned_pages {
+ public:
+  pinned_pages() = default;
+  pinned_pages(device_access& device, std::byte* pages, std::uint64_t bytes, bool read_only) noexcept
+      : device_{device.pin(pages, bytes, read_only) ? &device : nullptr}, pages_{pages} {}
+  pinned_pages(pinned_pages&& other) noexcept
+      : device_{std::exchange(other.device_, nullptr)}, pages_{other.pages_} {}
+  pinned_pages& operator=(pinned_pages&& other) noexcept {
+    pinned_pages old{std::move(other)};
+    std::swap(device_, old.device_);
+    std::swap(pages_, old.pages_);
+    return *this;
+  }
+  ~pinned_pages() {
+    if (device_ != nullptr) device_->unpin(pages_);
+  }
+
+ private:
+  device_access* device_ = nullptr;
+  std::byte* pages_ = nullptr;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -33,6 +33,7 @@
 #include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
@@ -265,7 +266,7 @@ class policy_data_plane final : public data_plane {
 
   [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
     forget_digests();
-    pull_driver_options how{options_->lanes, options_->window_chunks, {options_->connect_timeout}};
+    pull_driver_options how{options_->lanes, window_chunks(), {options_->connect_timeout}};
     how.time_left = order.time_left;
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
@@ -346,6 +347,14 @@ class policy_data_plane final : public data_plane {
 
   [[nodiscard]] digest_seeds seeds_of(version_number version) const noexcept {
     return Integrity::bind(options_->model, version, options_->shard);
+  }
+
+  /// A device copies and digests tens of chunks in the time that one takes; the CPU has few in its cache.
+  [[nodiscard]] std::size_t window_chunks() const {
+    if (options_->window_chunks != 0) return options_->window_chunks;
+    const bool on_device =
+        detail::any_of(memory_.shard().places(), [](const auto& place) { return place.device != nullptr; });
+    return on_device ? 64 : 4;
   }
 
   /// What comes per chunk goes from the driver to the control block, past the worker.

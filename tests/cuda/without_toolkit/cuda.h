@@ -8,6 +8,7 @@
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 #define CU_MEMHOSTALLOC_PORTABLE 0x01
 #define CU_MEMHOSTREGISTER_PORTABLE 0x01
+#define CU_MEMHOSTREGISTER_READ_ONLY 0x08
 
 typedef unsigned long long CUdeviceptr;
 typedef int CUdevice;
@@ -44,7 +45,10 @@ typedef enum cudaError_enum {
   CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906
 } CUresult;
 
-typedef enum CUdevice_attribute_enum { CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124 } CUdevice_attribute;
+typedef enum CUdevice_attribute_enum {
+  CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED = 113,
+  CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124
+} CUdevice_attribute;
 typedef enum CUfunction_attribute_enum { CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3 } CUfunction_attribute;
 typedef enum CUmemorytype_enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2 } CUmemorytype;
 typedef enum CUmemRangeHandleType_enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 } CUmemRangeHandleType;

@@ -119,6 +119,30 @@ class cuda_device final : public device_access {
     static_cast<void>(cuda_->host_free(memory));
   }
 
+  /// For all devices of the process, as `allocate_pinned`.
+  [[nodiscard]] bool pin(std::byte* pages, std::uint64_t bytes, bool read_only) noexcept override {
+    unsigned flags = CU_MEMHOSTREGISTER_PORTABLE;
+    if (read_only) {
+      int offered = 0;
+      if (cuda_->device_get_attribute(&offered, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+                                      device_) != CUDA_SUCCESS ||
+          offered == 0)
+        return false;
+      flags |= CU_MEMHOSTREGISTER_READ_ONLY;
+    }
+    try {
+      const detail::cuda_scope scope{*cuda_, context()};
+      return scope.result() == CUDA_SUCCESS &&
+             cuda_->host_register(pages, static_cast<std::size_t>(bytes), flags) == CUDA_SUCCESS;
+    } catch (...) {  // no context
+      return false;
+    }
+  }
+  void unpin(std::byte* pages) noexcept override {
+    const detail::cuda_scope scope{*cuda_, context_};
+    static_cast<void>(cuda_->host_unregister(pages));
+  }
+
   [[nodiscard]] std::optional<device_export> export_memory(const memory_range& range,
                                                            std::string& why_not) override {
     const detail::cuda_scope scope{*cuda_, context()};

@@ -110,11 +110,12 @@ class cuda_lane final : public device_lane {
   [[nodiscard]] lane_ticket copy_all(std::span<const copy_run> runs) noexcept override {
     return queue([&] {
       std::vector<cuda_jobs::copy_job> jobs;
-      for (const copy_run& run : runs) {
+      for (std::size_t next = 0; next < runs.size();) {
+        const known_range* to = nullptr;
+        const known_range* from = nullptr;
+        const copy_run run = joined(runs, next, to, from);
+        if (failed_) return false;
         if (run.bytes == 0) continue;
-        const known_range* const to = knows(run.to, run.bytes);
-        const known_range* const from = to != nullptr ? knows(run.from, run.bytes) : nullptr;
-        if (from == nullptr) return false;
         const bool all_on_device = to->on_device && from->on_device;
         if (!to->kernels || !from->kernels ||
             run.bytes >= (all_on_device ? long_run_bytes : long_host_run_bytes)) {
@@ -292,6 +293,25 @@ class cuda_lane final : public device_lane {
     const bool kernels = on_device ? about.device == device_->ordinal() : kernels_can_reach(*cuda_, data);
     if (about.bytes == 0) return &(ranges_[first] = {bytes, on_device, kernels});
     return &(ranges_[about.begin] = {about.bytes, on_device, kernels});
+  }
+
+  /// The run at `next` and those behind it that continue it, in the same two allocations; `next` then is the one
+  /// after them. Not to be used after `give_up`.
+  [[nodiscard]] copy_run joined(std::span<const copy_run> runs, std::size_t& next, const known_range*& to,
+                                const known_range*& from) {
+    copy_run run = runs[next++];
+    if (run.bytes == 0) return run;
+    to = knows(run.to, run.bytes);
+    from = to != nullptr ? knows(run.from, run.bytes) : nullptr;
+    for (; from != nullptr && next < runs.size(); ++next) {
+      const copy_run& behind = runs[next];
+      if (behind.to != run.to + run.bytes || behind.from != run.from + run.bytes) break;
+      if (behind.bytes > 0 &&
+          (knows(behind.to, behind.bytes) != to || knows(behind.from, behind.bytes) != from))
+        break;
+      run.bytes += behind.bytes;
+    }
+    return run;
   }
 
   /// `describe` makes the kernel's job of a digest's.

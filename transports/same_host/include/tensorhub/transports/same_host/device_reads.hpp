@@ -11,8 +11,9 @@
 /// | host, in a mapped file | device | one copy by a lane, out of the mapping                               |
 /// | host, otherwise        | device | pieces: process_vm_readv or pread to pinned memory, then by a lane   |
 ///
-/// The queue has one lane per device. A failed lane stops: the first unfinished piece is the one that failed,
-/// and the reads behind it start again on a new lane.
+/// The queue has one lane per device. Copies out of mappings are gathered, and go to the lane in one call when
+/// the queue is polled. A failed lane stops: the first unfinished piece is the one that failed, and the reads
+/// behind it start again on a new lane. If pieces were sent together, all of them start again, one by one.
 ///
 /// The result of a read is decided when its last piece has landed (link::verdict): at that time every byte
 /// was read from the source before the check of its grants.
@@ -52,11 +53,15 @@ struct device_lane_record {
     std::uint64_t bytes = 0;
     bounce_piece* bounce = nullptr;  ///< returned when the piece has landed, as is the slot
     stage_slot* slot = nullptr;
+    bool together = false;  ///< sent in one call with its neighbours, which have the same ticket
   };
 
   device_access* device = nullptr;
   std::unique_ptr<device_lane> lane{};
-  std::deque<piece> flying{};  ///< in the lane's order
+  std::deque<piece> flying{};            ///< in the lane's order
+  std::vector<read_record*> gathered{};  ///< reads whose copies, `runs`, have not been sent
+  std::vector<copy_run> runs{};
+  bool sends_one_by_one = false;  ///< pieces that were sent together have failed
   std::array<bounce_piece, 4> bounces{};
 };
 
@@ -125,6 +130,11 @@ class device_reads {
 
   void stage(read_record& read) noexcept;
 
+  /// The read's copy is not sent any more.
+  static void drop_gathered(read_record& read) noexcept;
+  /// Sends what was gathered.
+  void send(device_lane_record& on) noexcept;
+
   /// Starts a piece of the read on the lane.
   void fly(read_record& read, std::uint64_t at, const std::byte* from, std::uint64_t bytes,
            device_lane_record::bounce_piece* bounce, stage_slot* slot) noexcept;
@@ -140,8 +150,10 @@ class device_reads {
     if (read.part.failure == completion_status::ok) read.part.failure = why;
   }
 
-  /// True: no lane has a piece of the read.
+  /// Pre-condition: no lane has a piece of the read.
   void end(read_record& read) noexcept;
+  /// `alive`: a connection whose source was seen alive after the lanes were last asked what has landed.
+  void end(read_record& read, const link*& alive) noexcept;
 
   copy_pool* pool_;
   work_queue* queue_;

@@ -25,6 +25,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -130,6 +131,8 @@ class link {
   [[nodiscard]] const std::array<stage_slot, stage_slots>& slots() const noexcept { return slots_; }
   /// The slot's bytes, once the slot is ready.
   [[nodiscard]] const std::byte* staged(const stage_slot& slot) const noexcept;
+  /// The device will copy from the slots: the first one pins them.
+  void pin_staged(device_access& by) noexcept;
   /// Drops this read's pieces.
   void forget(const void* owner) noexcept;
   /// The number of requested pieces.
@@ -168,8 +171,10 @@ class link {
   /// The permission according to the current grants.
   [[nodiscard]] completion_status permission(const region_view& region) const noexcept;
 
-  /// The status of a copy that has just ended: `failure` is zero, or its errno.
-  [[nodiscard]] completion_status verdict(const region_view& region, int failure) const noexcept;
+  /// The status of a copy that has just ended: `failure` is zero, or its errno. `seen_alive`: since the copy
+  /// ended, the source has been seen alive.
+  [[nodiscard]] completion_status verdict(const region_view& region, int failure,
+                                          bool seen_alive = false) const noexcept;
 
  private:
   struct question {
@@ -220,6 +225,7 @@ class link {
   std::unordered_map<std::uint64_t, question> asked_;
   std::uint64_t last_number_ = 0;
   file_mapping_view stage_;
+  std::optional<pinned_pages> stage_pages_;  ///< after the mapping: unpinned before it ends
   std::array<stage_slot, stage_slots> slots_{};
   std::size_t staging_ = 0;
   bool is_waiting_ = false;

@@ -3,8 +3,9 @@
 /// The source's side of memory that readers cannot or may not reach: the source or its device copies
 /// requested pieces into a file that both processes have mapped.
 ///
-/// One thread per transport object, started with the first request. It copies one piece after the other, in
-/// the order of the requests; a reader has several slots and overlaps these copies with its own.
+/// One thread per transport object, started with the first request. It begins the pieces in the order of the
+/// requests, some before the first has ended where a device copies them, and answers in that order; a reader has
+/// several slots and overlaps these copies with its own. A device that copies into a file pins it.
 ///
 /// A region is neither deregistered nor revoked while a piece of it is being copied (region_table::lend), and
 /// nothing is copied into a closed file. So a reader finds in its file only what was there while it might
@@ -25,9 +26,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
@@ -53,10 +56,15 @@ class stage_file {
   /// No further piece is copied into the file; `stage_desk::settle` waits for the present one.
   void close() noexcept { is_closed_ = true; }
   [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
+  /// The device will copy into the slots: the first one pins them. One thread calls it.
+  void pin(device_access& by) const noexcept {
+    if (!pages_) pages_.emplace(by, view_.data(), bytes, false);
+  }
 
  private:
   detail::unique_fd file_;
   file_mapping_view view_;
+  mutable std::optional<pinned_pages> pages_;  ///< after the mapping: unpinned before it ends
   std::atomic<bool> is_closed_ = false;
 };
 
@@ -72,7 +80,9 @@ class stage_desk {
   /// The desk's thread calls `answer` for every job.
   stage_desk(region_table& regions, std::function<void(const stage_job&, answer_status)> answer,
              stage_limits limits = {})
-      : regions_{&regions}, answer_{std::move(answer)}, limits_{limits} {}
+      : regions_{&regions}, answer_{std::move(answer)}, limits_{limits} {
+    begun_.reserve(pieces_at_once);  // `run` does not allocate
+  }
   ~stage_desk() { stop(); }
   stage_desk(const stage_desk&) = delete;
   stage_desk& operator=(const stage_desk&) = delete;
@@ -85,10 +95,25 @@ class stage_desk {
   void stop() noexcept;
 
  private:
-  void run() noexcept;
+  using clock = std::chrono::steady_clock;
+  static constexpr std::size_t pieces_at_once = 2;
 
-  [[nodiscard]] answer_status copy(const stage_job& job) noexcept;
-  [[nodiscard]] answer_status copy(const stage_job& job, const memory_range& range) noexcept;
+  /// A piece that has begun.
+  struct piece {
+    stage_job job{};
+    clock::time_point until{};        ///< when the device has had time enough
+    bool is_lent = false;             ///< its region is, until the end
+    device_access* device = nullptr;  ///< null: the piece has its status
+    lane_ticket ticket = 0;
+    answer_status status = answer_status::failed;
+  };
+
+  void run() noexcept;
+  void begin(piece& begun) noexcept;
+  void begin(piece& begun, const memory_range& range);
+  /// Waits for the oldest piece, and answers.
+  void finish(std::unique_lock<std::mutex>& lock) noexcept;
+  void fail_lane_of(const piece& failed) noexcept;
 
   region_table* regions_;
   std::function<void(const stage_job&, answer_status)> answer_;
@@ -97,8 +122,8 @@ class stage_desk {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable settled_;
-  const stage_file* copying_into_ = nullptr;
   std::deque<stage_job> jobs_;
+  std::vector<piece> begun_;  ///< the oldest first; the thread alone changes it, with the mutex held
   bool stopping_ = false;
   std::jthread thread_;
 };

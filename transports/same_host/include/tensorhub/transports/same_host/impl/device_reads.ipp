@@ -27,18 +27,21 @@ TENSORHUB_DECL void device_reads::start(read_record& read) noexcept {
 
 TENSORHUB_DECL void device_reads::work() noexcept {
   for (std::size_t i = 0; i < lanes_.size(); ++i) land(*lanes_[i]);
+  const link* alive = nullptr;
   for (std::size_t i = 0; i < active_.size();) {
     read_record& read = *active_[i];
     if (read.part.failure == completion_status::ok) advance(read);
     if (is_over(read)) {
-      end(read);  // also removes it from the list
+      end(read, alive);  // also removes it from the list
     } else {
       ++i;
     }
   }
+  for (std::size_t i = 0; i < lanes_.size(); ++i) send(*lanes_[i]);
 }
 
 TENSORHUB_DECL bool device_reads::can_work() const noexcept {
+  if (detail::any_of(lanes_, [](const auto& each) { return !each->gathered.empty(); })) return true;
   return detail::any_of(active_, [](const read_record* read) {
     const device_part& part = read->part;
     if (part.failure != completion_status::ok) return false;
@@ -71,6 +74,7 @@ TENSORHUB_DECL void device_reads::give_up(const endpoint_core& endpoint, complet
   for (std::size_t i = active_.size(); i-- > 0;) {
     read_record& read = *active_[i];
     if (read.endpoint != &endpoint) continue;
+    drop_gathered(read);
     fail(read, why);
     if (is_over(read)) end(read);
   }
@@ -174,7 +178,53 @@ TENSORHUB_DECL void device_reads::copy_at_once(read_record& read, const std::byt
   const completion_status before = read.connection->permission(*read.region);
   if (before != completion_status::ok) return fail(read, before);
   read.part.next = read.bytes;
-  if (read.bytes > 0) fly(read, 0, first + read.offset, read.bytes, nullptr, nullptr);
+  if (read.bytes == 0) return;
+  device_lane_record& on = *read.part.lane;
+  try {
+    on.runs.reserve(on.runs.size() + 1);
+    on.gathered.push_back(&read);
+    on.runs.push_back({read.target, first + read.offset, read.bytes});
+    ++read.part.in_flight;
+  } catch (...) {  // no memory
+    fail(read, completion_status::local_error);
+  }
+}
+
+TENSORHUB_DECL void device_reads::drop_gathered(read_record& read) noexcept {
+  if (read.part.lane == nullptr) return;
+  device_lane_record& on = *read.part.lane;
+  const auto found = detail::find(on.gathered, &read);
+  if (found == on.gathered.end()) return;
+  on.runs.erase(on.runs.begin() + (found - on.gathered.begin()));
+  on.gathered.erase(found);
+  --read.part.in_flight;
+}
+
+TENSORHUB_DECL void device_reads::send(device_lane_record& on) noexcept {
+  if (on.gathered.empty()) return;
+  std::size_t sent = 0;
+  try {
+    if (!on.lane) on.lane = on.device->open_lane();
+    const bool together = !on.sends_one_by_one;
+    for (; sent < on.gathered.size(); ++sent)
+      on.flying.push_back({on.gathered[sent], 0, on.runs[sent].bytes, nullptr, nullptr, together});
+  } catch (...) {  // no memory, or no lane
+  }
+  const auto pieces = on.flying.end() - static_cast<std::ptrdiff_t>(sent);
+  const std::span runs = std::span{on.runs}.first(sent);
+  lane_ticket ticket = 0;
+  if (sent > 0 && !on.sends_one_by_one) ticket = on.lane->copy_all(runs);
+  for (std::size_t i = 0; i < sent; ++i) {
+    const copy_run& run = runs[i];
+    pieces[static_cast<std::ptrdiff_t>(i)].ticket =
+        on.sends_one_by_one ? on.lane->copy(run.to, run.from, run.bytes) : ticket;
+  }
+  for (std::size_t i = sent; i < on.gathered.size(); ++i) {
+    --on.gathered[i]->part.in_flight;
+    fail(*on.gathered[i], completion_status::local_error);
+  }
+  on.gathered.clear();
+  on.runs.clear();
 }
 
 TENSORHUB_DECL void device_reads::advance(read_record& read) noexcept {
@@ -217,6 +267,7 @@ TENSORHUB_DECL void device_reads::stage(read_record& read) noexcept {
         return fail(read, completion_status::peer_lost);
       case stage_slot::state_type::ready:
         if (part.lane != nullptr) {
+          connection.pin_staged(*part.lane->device);
           fly(read, slot.at, connection.staged(slot), slot.bytes, nullptr, &slot);
         } else {
           const detail::peer_read reading;
@@ -247,7 +298,7 @@ TENSORHUB_DECL void device_reads::fly(read_record& read, std::uint64_t at, const
   device_lane_record& on = *read.part.lane;
   try {
     if (!on.lane) on.lane = on.device->open_lane();
-    on.flying.push_back({&read, 0, bytes, bounce, slot});
+    on.flying.push_back({&read, 0, bytes, bounce, slot, false});
   } catch (...) {
     if (bounce != nullptr) bounce->in_use = false;
     return fail(read, completion_status::local_error);
@@ -263,6 +314,7 @@ TENSORHUB_DECL void device_reads::take_down(const device_lane_record::piece& pie
 }
 
 TENSORHUB_DECL void device_reads::land(device_lane_record& on) noexcept {
+  if (on.flying.empty()) return;
   while (!on.flying.empty()) {
     const lane_state state = state_of(on);
     if (state == lane_state::pending) return;
@@ -272,14 +324,22 @@ TENSORHUB_DECL void device_reads::land(device_lane_record& on) noexcept {
     take_down(piece);
     piece.read->part.landed += piece.bytes;
   }
+  on.sends_one_by_one = false;
 }
 
 TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
   on.lane.reset();  // it writes nothing any more
   read_record& culprit = *on.flying.front().read;
+  const bool is_known = !on.flying.front().together;
   for (const auto& piece : on.flying) take_down(piece);
   on.flying.clear();
-  fail(culprit, culprit.connection->verdict(*culprit.region, EIO));
+  for (read_record* const read : on.gathered) --read->part.in_flight;
+  on.gathered.clear();
+  on.runs.clear();
+  if (is_known)
+    fail(culprit, culprit.connection->verdict(*culprit.region, EIO));
+  else
+    on.sends_one_by_one = true;
   for (read_record* const read : active_) {
     if (read->part.lane != &on || read->part.failure != completion_status::ok) continue;
     if (read->part.next == read->bytes && read->part.landed == read->bytes) continue;
@@ -289,11 +349,18 @@ TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
 }
 
 TENSORHUB_DECL void device_reads::end(read_record& read) noexcept {
+  const link* unknown = nullptr;
+  end(read, unknown);
+}
+
+TENSORHUB_DECL void device_reads::end(read_record& read, const link*& alive) noexcept {
   std::erase(active_, &read);
-  read.connection->forget(&read);
-  const completion_status status = read.part.failure != completion_status::ok
-                                       ? read.part.failure
-                                       : read.connection->verdict(*read.region, 0);
+  link& connection = *read.connection;
+  connection.forget(&read);
+  const bool has_landed_before = read.part.way == way_type::direct && alive == &connection;
+  completion_status status = read.part.failure;
+  if (status == completion_status::ok) status = connection.verdict(*read.region, 0, has_landed_before);
+  if (status == completion_status::ok && read.part.way == way_type::direct) alive = &connection;
   pool_->end_elsewhere(*queue_, read, status);
 }
 

@@ -142,6 +142,10 @@ TENSORHUB_DECL const std::byte* link::staged(const stage_slot& slot) const noexc
   return stage_.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * stage_piece_bytes;
 }
 
+TENSORHUB_DECL void link::pin_staged(device_access& by) noexcept {
+  if (!stage_pages_) stage_pages_.emplace(by, stage_.data(), stage_slots * stage_piece_bytes, true);
+}
+
 TENSORHUB_DECL void link::forget(const void* owner) noexcept {
   for (stage_slot& slot : slots_) {
     if (slot.owner != owner) continue;
@@ -225,10 +229,11 @@ TENSORHUB_DECL completion_status link::permission(const region_view& region) con
   return grants_.holds(region.given) ? completion_status::ok : completion_status::access_denied;
 }
 
-TENSORHUB_DECL completion_status link::verdict(const region_view& region, int failure) const noexcept {
+TENSORHUB_DECL completion_status link::verdict(const region_view& region, int failure,
+                                               bool seen_alive) const noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // the bytes before the words: see grants.hpp
   if (const auto after = permission(region); after != completion_status::ok) return after;
-  if (!is_alive() || failure == ESRCH) return completion_status::peer_lost;
+  if (failure == ESRCH || !(seen_alive || is_alive())) return completion_status::peer_lost;
   if (failure == 0) return completion_status::ok;
   return failure == EFAULT ? completion_status::access_denied : completion_status::local_error;
 }
