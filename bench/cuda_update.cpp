@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 #include <tensorhub/memory/cuda.hpp>
+#include <tensorhub/memory/host.hpp>
 #include <tensorhub/policy/integrity/blake3_128.hpp>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
@@ -96,7 +97,7 @@ void fill(bench::cuda_device& device, std::byte* memory, std::uint64_t bytes, st
 /// How a version is made and taken; a model of its own each, so that nobody else has what it needs.
 struct variant {
   std::string name;
-  enum class kind_type { checked, proven, unchecked, staged, remote } kind;
+  enum class kind_type { checked, proven, unchecked, staged, hosted, remote } kind;
   std::size_t window_chunks = 0;  ///< 0: the default
 };
 using enum variant::kind_type;
@@ -105,12 +106,12 @@ const std::vector<variant> variants{
     {"update, xxh3_128, window 4", checked, 4},
     {"update, xxh3_128, window 16", checked, 16},
     {"update, xxh3_128, window 64", checked, 64},
-    {"update, xxh3_128, window 256", checked, 256},
     {"update, BLAKE3", proven},
     {"update, BLAKE3, window 64", proven, 64},
     {"update, no digests", unchecked},
     {"update, no digests, window 64", unchecked, 64},
     {"update, xxh3_128, from a pool (staged)", staged},
+    {"update, xxh3_128, from host memory", hosted},
     {"update, xxh3_128, tcp", remote},
 };
 
@@ -126,6 +127,7 @@ auto with_hub(const variant& of, Work&& work) {
       return work(std::type_identity<remote_hub>{});
     case checked:
     case staged:
+    case hosted:
       break;
   }
   return work(std::type_identity<checked_hub>{});
@@ -138,13 +140,18 @@ void serve(processes::channel& line, std::uint64_t bytes) {
   tensorhub::cuda_memory space;
   const auto memory = space.allocate(bytes);
   const pool_memory pool{bytes};
+  const tensorhub::host_memory::allocation host{bytes};
   checked_hub::reference_server server;
   std::vector<std::function<void()>> ends;
   std::vector<std::function<double(std::uint64_t)>> begins;
   for (const variant& each : variants) {
     with_hub(each, [&]<typename Hub>(std::type_identity<Hub>) {
       auto trainer = std::make_shared<typename Hub::publisher>(who(server.address(), each.name, "trainer"));
-      add_to(*trainer, each.kind == staged ? pool.data() : memory.data(), bytes);
+      add_to(*trainer,
+             each.kind == staged   ? pool.data()
+             : each.kind == hosted ? host.data()
+                                   : memory.data(),
+             bytes);
       ends.push_back([trainer] { trainer->unpublish(); });
       begins.push_back([trainer](std::uint64_t version) {
         return trainer->publish(version, tensorhub::all_done).seconds;
@@ -158,6 +165,7 @@ void serve(processes::channel& line, std::uint64_t bytes) {
     for (const auto& end : ends) end();
     fill(device, memory.data(), bytes, version);
     fill(device, pool.data(), bytes, version);
+    for (std::uint64_t at = 0; at < bytes; at += 4096) host.data()[at] = static_cast<std::byte>(version);
     std::ostringstream said;
     said << version;
     for (const auto& begin : begins) said << " " << begin(version);

@@ -3,11 +3,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tensorhub/memory/host.hpp>
+#include <vector>
 
 #include "fake_scene.hpp"
 #include "hub_scene.hpp"
@@ -41,6 +44,11 @@ TEST_CASE("cuda hub: versions travel over tcp, from device to device") {
 TEST_CASE("cuda hub: versions travel within the process and between processes by IPC") {
   hubs::versions_travel<fake_cuda_driver, hubs::near_hub<fake_cuda_driver>>("same_host");
   hubs::two_processes<fake_cuda_driver>("process: fake rollout");
+  CHECK(fake_cuda::driver::instance().counted.context_faults == 0);
+}
+
+TEST_CASE("cuda hub: a source that is killed while its memory is being copied is replaced") {
+  hubs::a_killed_source_is_replaced<fake_cuda_driver>("process: fake rollout");
   CHECK(fake_cuda::driver::instance().counted.context_faults == 0);
 }
 
@@ -88,6 +96,35 @@ TEST_CASE("cuda hub: staged pieces lie in pinned pages, at the source and at the
   CHECK(here.driver.bytes_of(to.data(), bytes) == given);
   CHECK(endpoint.why().find("staged") != std::string::npos);
   CHECK(here.driver.counted.pageable_copies.load() == pageable);
+}
+
+TEST_CASE("cuda hub: a source's file that is read again and again is pinned, by one of the connections") {
+  const fake_scenes::scene here;
+  constexpr std::uint64_t bytes = 6u << 20;
+  const auto given = fake_scenes::noise(bytes, 7);
+  const tensorhub::host_memory::allocation from{bytes};
+  std::copy(given.begin(), given.end(), from.data());
+  fake_scenes::memory space;
+  const auto to = space.allocate(bytes);
+  const std::array ranges{from.range(), to.range()};
+  constexpr tensorhub::incarnation source_id{23};
+  same_host source{{}, source_id};
+  same_host reader{{}, tensorhub::incarnation{24}};
+  const auto regions = source.register_memory(std::span{ranges}.first(1), region_access::remote_read);
+  const auto into = reader.register_memory(std::span{ranges}.last(1), region_access::local_write);
+  const auto remote = source.describe(regions.front());
+  auto queue = reader.make_queue(4);
+  auto one = reader.connect(queue, source.address(), source_id, 5s);
+  auto other = reader.connect(queue, source.address(), source_id, 5s);
+  const auto blocks = here.driver.now().blocks;
+  for (const std::size_t pinned : {0u, 1u, 1u, 1u}) {
+    const auto pageable = here.driver.counted.pageable_copies.load();
+    here.driver.fill(to.data(), std::vector<std::byte>(bytes));
+    bench::read_all<same_host>(queue, pinned == 0 ? one : other, into.front(), remote, 3u << 20, 1);
+    CHECK(here.driver.bytes_of(to.data(), bytes) == given);
+    CHECK(here.driver.now().blocks == blocks + pinned);
+    CHECK((here.driver.counted.pageable_copies.load() == pageable) == (pinned == 1));
+  }
 }
 
 TEST_CASE("cuda hub: what the user's stream holds comes before a version") {

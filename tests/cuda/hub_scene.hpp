@@ -3,10 +3,12 @@
 /// Whole hubs whose weights live in CUDA memory, over the fake driver and over a real one.
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <tensorhub/memory/cuda.hpp>
 #include <tensorhub/server.hpp>
@@ -28,12 +30,15 @@ template <typename Driver>
 using near_hub =
     hub<Driver, tensorhub::first_of<tensorhub::transports::same_host, tensorhub::transports::tcp>>;
 
+constexpr std::uint64_t chunk_bytes = 64u << 10;
+
 inline tensorhub::worker_options who(const std::string& server, const std::string& replica) {
   tensorhub::worker_options options;
   options.server = server;
   options.model = "policy";
   options.replica = replica;
   options.location.host = "here";
+  options.chunk_bytes = chunk_bytes;
   return options;
 }
 
@@ -149,14 +154,24 @@ void versions_travel(const std::string& path) {
   }
 }
 
+/// What a rollout's process is told first.
+struct rollout_name {
+  char server[64] = {};
+  char replica[16] = {};
+  rollout_name() = default;
+  rollout_name(const std::string& address, const std::string& name) {
+    address.copy(server, sizeof server - 1);
+    name.copy(replica, sizeof replica - 1);
+  }
+};
 /// The rollout's process: takes the versions that it is told, and says whether it holds them (1), and whether
 /// it mapped all of the trainer's memory (2).
 template <typename Driver>
 void be_a_rollout() {
   const processes::channel line = processes::channel_of_parent();
-  char server[64] = {};
-  REQUIRE(line.try_take(server, std::chrono::minutes{1}));
-  member<Driver, typename near_hub<Driver>::subscriber> rollout{who(server, "rollout")};
+  rollout_name name;
+  REQUIRE(line.try_take(name, std::chrono::minutes{1}));
+  member<Driver, typename near_hub<Driver>::subscriber> rollout{who(name.server, name.replica)};
   std::uint64_t version = 0;
   while (line.try_take(version, std::chrono::minutes{1})) {
     std::uint64_t answer = 0;
@@ -178,9 +193,7 @@ template <typename Driver>
 void two_processes(const std::string& rollout_case) {
   const auto rollout = processes::child_process::of_test_case(rollout_case);
   typename near_hub<Driver>::reference_server server;
-  char address[64] = {};
-  server.address().copy(address, sizeof address - 1);
-  rollout.line().tell(address);
+  rollout.line().tell(rollout_name{server.address(), "rollout"});
   member<Driver, typename near_hub<Driver>::publisher> trainer{who(server.address(), "trainer")};
   for (std::uint64_t version = 1; version <= 2; ++version) {
     trainer.memory.fill(version);
@@ -189,6 +202,46 @@ void two_processes(const std::string& rollout_case) {
     CHECK(rollout.line().take<std::uint64_t>() == 2);
     trainer.worker.unpublish();
   }
+}
+
+/// Two rollouts in processes of their own hold a version, and the trainer has withdrawn it. The one that a third
+/// rollout reads from is killed when its first chunk has arrived: the other one has the rest. The device of the
+/// reader, which was copying from memory of a process that is dead, works as before.
+template <typename Driver>
+void a_killed_source_is_replaced(const std::string& rollout_case) {
+  const processes::child_process sources[] = {processes::child_process::of_test_case(rollout_case),
+                                              processes::child_process::of_test_case(rollout_case)};
+  typename near_hub<Driver>::reference_server server;
+  member<Driver, typename near_hub<Driver>::publisher> trainer{who(server.address(), "trainer")};
+  trainer.memory.fill(1);
+  trainer.worker.publish(1, tensorhub::all_done);
+  for (const auto& source : sources) {
+    source.line().tell(rollout_name{server.address(), &source == sources ? "a" : "b"});
+    source.line().tell(std::uint64_t{1});
+    REQUIRE(source.line().template take<std::uint64_t>() == 2);
+  }
+  trainer.worker.unpublish();
+  std::mutex mutex;
+  std::string killed{};
+  auto options = who(server.address(), "c");
+  options.trace = [&](const tensorhub::chunk_event& chunk) {
+    const std::lock_guard lock{mutex};
+    if (!killed.empty()) return;
+    killed = chunk.source;
+    sources[killed.starts_with("a") ? 0 : 1].signal(SIGKILL);
+  };
+  member<Driver, typename near_hub<Driver>::subscriber> reader{options};
+  const auto update = reader.worker.update(tensorhub::exactly(1), tensorhub::all_done);
+  CHECK(reader.memory.holds(1));
+  CHECK(!killed.empty());
+  std::uint64_t from_the_other = 0;
+  for (std::size_t i = 0; i < update.sources.size(); ++i)
+    from_the_other += update.sources[i] == killed ? 0 : update.source_bytes[i];
+  CHECK(from_the_other > 0);
+  trainer.memory.fill(2);
+  trainer.worker.publish(2, tensorhub::all_done);
+  CHECK(reader.worker.update(tensorhub::exactly(2), tensorhub::all_done).version == 2);
+  CHECK(reader.memory.holds(2));
 }
 
 /// Tensors that fill allocations which lie beside each other are regions of their own, and readers map each.

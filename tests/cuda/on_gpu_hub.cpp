@@ -23,6 +23,12 @@ TEST_CASE("gpu: versions travel within the process and between processes by IPC"
   hubs::two_processes<cuda_driver>("process: rollout on the gpu");
 }
 
+TEST_CASE("gpu: a source that is killed while its memory is being copied is replaced") {
+  if (!gpu::is_here("a killed source")) return;
+  for (int round = 0; round < 5; ++round)
+    hubs::a_killed_source_is_replaced<cuda_driver>("process: rollout on the gpu");
+}
+
 TEST_CASE("gpu: allocations that lie beside each other are mapped, each for itself") {
   if (!gpu::is_here("neighbouring allocations")) return;
   hubs::neighbours_are_mapped<cuda_driver>();

@@ -201,8 +201,8 @@ class scene {
     if (status != completion_status::ok) return;
     fuzz::require(is_held, "only granted bytes are copied");
     fuzz::require(region->file != nullptr, "only bytes of files are copied");
-    fuzz::require(region->file_offset + offset + bytes <= region->file->bytes, "a copy stays in its file");
-    if (region->file->bytes != file_length) return;
+    fuzz::require(region->file_offset + offset + bytes <= region->file->bytes(), "a copy stays in its file");
+    if (region->file->bytes() != file_length) return;
     for (std::uint64_t i = 0; i < bytes; ++i)
       fuzz::require(into[i] == static_cast<std::byte>((region->file_offset + offset + i) * 7),
                     "the bytes are those of the file");

@@ -194,6 +194,10 @@ class pull_driver {
     std::size_t look = 0;         ///< the lane's scratch slot that receives the channel's headers and maps
     std::size_t outstanding = 0;  ///< reads that have not completed
   };
+  struct taken_task {
+    pull_task what{};
+    const remote_region* from = nullptr;
+  };
   /// Scratch memory: one whole control block, followed by slots for headers and maps, one per channel.
   struct lane_state {
     lane_id number = 0;
@@ -202,13 +206,18 @@ class pull_driver {
     std::vector<std::size_t> free_looks{};
     std::deque<channel_record> channels{};
     bool block_pending = false;
+    std::vector<taken_task> tasks{};             ///< taken from the core, not posted yet
     bool has_connected = false;                  ///< has tried to, once: a stall begins after it
     std::map<chunk_index, time_point> posted{};  ///< chunk reads in flight, if the caller traces
-    // Chunks that have arrived in device memory and wait for their digests, which are made in one batch.
-    chunk_digests<Integrity> digests{};
-    std::vector<std::size_t> arrived_through{};
-    std::vector<placed_chunk> arrived{};
+    // Chunks that have arrived in device memory. One batch of them is being digested, while the next one arrives.
+    struct batch {
+      std::vector<placed_chunk> chunks{};
+      std::vector<std::size_t> through{};  ///< which channel
+    };
+    batch arrived{};
+    batch digested{};
     std::vector<digest128> made{};
+    chunk_digests<Integrity> digests{};  ///< after `made`, into which devices write
   };
 
   // A request names its channel (upper 16 bits), its kind (2) and its chunk (the rest).
@@ -279,8 +288,12 @@ class pull_driver {
       const bool posted = post_tasks(self);
       const std::size_t count = self.queue.poll(completions);
       for (std::size_t i = 0; i < count; ++i) process_completion(self, completions[i]);
-      if (!self.arrived.empty()) digest_arrived(self);
-      if (!posted && count == 0 && !ended && !tries_again) self.queue.wait(time_to_wait(self));
+      const bool digested = digest_arrived(self);
+      if (posted || count > 0 || ended || tries_again || digested) continue;
+      if (self.digests.has_begun())
+        static_cast<void>(self.digests.finished(while_digesting));
+      else
+        self.queue.wait(time_to_wait(self));
     }
   }
 
@@ -454,36 +467,51 @@ class pull_driver {
     for (std::size_t i = 0; i < self.channels.size(); ++i) {
       channel_record& channel = self.channels[i];
       while (channel.endpoint && (channel.reused == time_point{} || channel.endpoint->usable())) {
-        std::optional<pull_task> task;
-        const remote_region* from = nullptr;
-        {
-          const std::lock_guard lock{mutex_};
-          task = core_.next(channel.id, now());
-          if (core_.has_failure()) wake_all();  // a slow source was dropped: other lanes have reads of it
-          if (task && task->kind == pull_task::kind_type::block && self.block_pending) {
-            core_.not_posted(channel.id, *task);  // its scratch slot is in use
-            task.reset();
-          }
-          if (task && task->kind == pull_task::kind_type::chunk) {
-            from = &core_.segments(channel.slot)[layout_->slice(task->chunk).segment];
-          } else {
-            from = &sources_[channel.slot].target.control;
-          }
+        take_tasks(self, channel);
+        std::size_t done = 0;
+        while (done < self.tasks.size() && post_now(self, i, self.tasks[done])) ++done;
+        posted = posted || done > 0;
+        if (done == self.tasks.size() && done > 0) continue;
+        const std::lock_guard lock{mutex_};
+        for (std::size_t left = self.tasks.size(); left > done; --left) {
+          const pull_task& task = self.tasks[left - 1].what;
+          if (task.kind == pull_task::kind_type::block) self.block_pending = false;
+          core_.not_posted(channel.id, task);
         }
-        if (!task) break;
-        if (post(self, i, *task, *from) == post_result::queue_full) {
-          const std::lock_guard lock{mutex_};
-          core_.not_posted(channel.id, *task);
-          break;
-        }
-        if (channel.reused != time_point{} && channel.outstanding == 0) channel.reused = now();
-        ++channel.outstanding;
-        if (task->kind == pull_task::kind_type::block) self.block_pending = true;
-        if (handlers_.traced && task->kind == pull_task::kind_type::chunk) self.posted[task->chunk] = now();
-        posted = true;
+        break;
       }
     }
     return posted;
+  }
+
+  /// What the core wants read next, some chunks at a time: lanes meet at the lock less often, and chunks that
+  /// follow one another stay in one lane.
+  void take_tasks(lane_state& self, const channel_record& channel) {
+    self.tasks.clear();
+    const std::lock_guard lock{mutex_};
+    while (self.tasks.size() < tasks_at_once) {
+      const auto task = core_.next(channel.id, now());
+      if (core_.has_failure()) wake_all();  // a slow source was dropped: other lanes have reads of it
+      if (!task) return;
+      if (task->kind == pull_task::kind_type::block && self.block_pending)
+        return core_.not_posted(channel.id, *task);  // its scratch slot is in use
+      const bool is_chunk = task->kind == pull_task::kind_type::chunk;
+      const remote_region& from = is_chunk ? core_.segments(channel.slot)[layout_->slice(task->chunk).segment]
+                                           : sources_[channel.slot].target.control;
+      self.tasks.push_back({*task, &from});
+      if (task->kind == pull_task::kind_type::block) self.block_pending = true;
+    }
+  }
+
+  /// False: the queue is full.
+  bool post_now(lane_state& self, std::size_t number, const taken_task& task) {
+    channel_record& channel = self.channels[number];
+    if (post(self, number, task.what, *task.from) == post_result::queue_full) return false;
+    if (channel.reused != time_point{} && channel.outstanding == 0) channel.reused = now();
+    ++channel.outstanding;
+    if (handlers_.traced && task.what.kind == pull_task::kind_type::chunk)
+      self.posted[task.what.chunk] = now();
+    return true;
   }
 
   [[nodiscard]] post_result post(lane_state& self, std::size_t channel, const pull_task& task,
@@ -528,8 +556,8 @@ class pull_driver {
           const auto& place = places_[slice.segment];
           const placed_chunk placed{chunk, place.data + slice.offset, slice.bytes, place.device};
           if (placed.device != nullptr) {
-            self.arrived.push_back(placed);
-            self.arrived_through.push_back(done.id >> 48);
+            self.arrived.chunks.push_back(placed);
+            self.arrived.through.push_back(done.id >> 48);
             return;
           }
           digest = chunk_digests<Integrity>::by_cpu(seeds_.chunks, placed);
@@ -607,21 +635,32 @@ class pull_driver {
     show_confirmed(channel.slot);
   }
 
+  /// Takes in the batch whose digests are made, and begins those of the next one. True: there is more to do now.
   /// Throws what the device throws: without digests no chunk can be believed.
-  void digest_arrived(lane_state& self) {
-    self.made.resize(self.arrived.size());
-    self.digests.make(seeds_.chunks, self.arrived, self.made);
+  bool digest_arrived(lane_state& self) {
+    if (!self.digests.finished(duration::zero())) return false;
+    const bool was_digesting = !self.digested.chunks.empty();
+    if (was_digesting) take_in(self, self.digested);
+    self.digested.chunks.clear();
+    self.digested.through.clear();
+    if (self.arrived.chunks.empty()) return was_digesting;
+    std::swap(self.digested, self.arrived);
+    self.made.resize(self.digested.chunks.size());
+    self.digests.begin(seeds_.chunks, self.digested.chunks, self.made);
+    return was_digesting || !self.digests.has_begun();  // made already: taken in next time
+  }
+
+  void take_in(lane_state& self, const typename lane_state::batch& digested) {
     const time_point at = now();
-    for (std::size_t i = 0; handlers_.traced && i < self.arrived.size(); ++i)
-      trace(self, self.channels[self.arrived_through[i]], self.arrived[i].chunk, completion_status::ok, at);
+    const std::size_t count = digested.chunks.size();
+    for (std::size_t i = 0; handlers_.traced && i < count; ++i)
+      trace(self, self.channels[digested.through[i]], digested.chunks[i].chunk, completion_status::ok, at);
     const std::lock_guard lock{mutex_};
-    for (std::size_t i = 0; i < self.arrived.size(); ++i) {
-      const channel_record& channel = self.channels[self.arrived_through[i]];
-      core_.chunk_arrived(channel.id, self.arrived[i].chunk, completion_status::ok, self.made[i], at);
+    for (std::size_t i = 0; i < count; ++i) {
+      const channel_record& channel = self.channels[digested.through[i]];
+      core_.chunk_arrived(channel.id, digested.chunks[i].chunk, completion_status::ok, self.made[i], at);
       show_confirmed(channel.slot);
     }
-    self.arrived.clear();
-    self.arrived_through.clear();
   }
 
   [[nodiscard]] std::string_view name_of(source_slot slot) const {
@@ -703,6 +742,9 @@ class pull_driver {
   }
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};
+  static constexpr std::size_t tasks_at_once = 8;
+  static constexpr duration while_digesting =
+      std::chrono::microseconds{100};  ///< reads may complete meanwhile
   /// The end of a connection is noticed at once; a source that says nothing for longer is lost.
   static constexpr duration soon = std::chrono::milliseconds{500};
   static constexpr std::size_t looks_per_lane = limits::sources;

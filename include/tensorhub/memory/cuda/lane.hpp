@@ -4,7 +4,7 @@
 ///
 /// Copies use cuMemcpyAsync, which moves bytes between any two kinds of memory. Batches of short runs and
 /// digests are kernels (kernels/kernels.cu): the lane writes their jobs to a pinned ring, the stream copies
-/// the jobs to the device, and one block of threads reads each job there. Digests come back into the pinned
+/// the jobs to the device if they are many, and one block of threads reads each job. Digests come back into the pinned
 /// ring; the lane delivers them when it has seen the event of their piece. No call waits for the whole
 /// device.
 ///
@@ -64,6 +64,8 @@ class cuda_lane final : public device_lane {
  public:
   static constexpr std::uint64_t ring_bytes = 1u << 20;
   static constexpr std::size_t jobs_per_launch = 4096;
+  /// Few jobs are read by the kernel from the pinned half of the ring, which is sooner than a copy of them.
+  static constexpr std::size_t jobs_read_from_host = 128;
   /// Longer runs of a batch are cut, so that no block of threads works much longer than the others.
   static constexpr std::uint64_t job_bytes = 256u << 10;
   /// Runs of at least this size use cuMemcpyAsync, which is as fast and needs no multiprocessor if a copy
@@ -351,8 +353,13 @@ class cuda_lane final : public device_lane {
     std::memcpy(ring_.pinned + room->offset, jobs.data(), jobs.size_bytes());
     CUdeviceptr jobs_there = ring_.on_device + room->offset;
     CUdeviceptr results_there = cuda_address(ring_.pinned + room->offset + jobs_bytes);
-    CUresult result = cuda_->memory_copy_async(jobs_there, cuda_address(ring_.pinned + room->offset),
-                                               jobs.size_bytes(), stream_);
+    CUresult result = CUDA_SUCCESS;
+    if (jobs.size() <= jobs_read_from_host) {
+      jobs_there = cuda_address(ring_.pinned + room->offset);
+    } else {
+      result = cuda_->memory_copy_async(jobs_there, cuda_address(ring_.pinned + room->offset),
+                                        jobs.size_bytes(), stream_);
+    }
     std::array<void*, 2> parameters{&jobs_there, &results_there};
     if (result == CUDA_SUCCESS) {
       result = cuda_->launch_kernel(kernel, static_cast<unsigned>(jobs.size()), 1, 1,
@@ -402,6 +409,8 @@ class cuda_lane final : public device_lane {
     }
   }
 
+  /// A batch of digests takes about 60 us; the shortest sleep takes about as long.
+  static constexpr std::chrono::microseconds spin{100};
   /// Returns false at the time-out. Polls often at first, then sleeps between polls.
   template <typename Condition>
   bool wait_until(Condition&& condition, duration timeout) noexcept {
@@ -412,7 +421,7 @@ class cuda_lane final : public device_lane {
       if (condition()) return true;
       const auto waited = clock::now() - start;
       if (waited >= timeout) return false;
-      if (waited < std::chrono::microseconds{50}) {
+      if (waited < spin) {
         std::this_thread::yield();
       } else {
         const duration nap =

@@ -1,20 +1,51 @@
 #pragma once
 /// \file imports.hpp
-/// Device memory of other processes, mapped by a device of this process: each allocation once per device for
-/// all connections, for as long as regions in it are in use.
+/// Memory of other processes, mapped once for all connections, for as long as regions in it are in use: files by
+/// this process, device memory by each of its devices.
 ///
 /// Thread safety: all members may be called from any thread.
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/file_view.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/types/device_access.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
+
+/// A source's file: mapped, or open.
+class remote_file {
+ public:
+  /// `maps`: a file that cannot become shorter is mapped; an access beyond the end would be a bus error.
+  remote_file(detail::unique_fd descriptor, bool maps) noexcept;
+
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }  ///< on arrival
+  /// Null: it is not mapped.
+  [[nodiscard]] const std::byte* data() const noexcept { return view_.data(); }
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
+
+  /// The device will copy so many bytes from the mapping. Once it has been told as many as the file has, it pins
+  /// the file: that takes as long as one copy of pages that are not pinned, and the next copy is eight times as
+  /// fast (H200, PCIe 5).
+  void expect_copy(device_access& by, std::uint64_t bytes) const noexcept;
+
+ private:
+  detail::unique_fd descriptor_;
+  detail::file_mapping_view view_;
+  std::uint64_t bytes_ = 0;
+  mutable std::atomic<std::uint64_t> copied_bytes_ = 0;
+  mutable std::atomic<bool> is_pinned_ = false;
+  mutable std::optional<pinned_pages> pages_;  ///< after the mapping: unpinned before it ends
+};
 
 /// An allocation of one source.
 struct foreign_allocation {
@@ -30,14 +61,23 @@ class import_table {
   /// of the device.
   [[nodiscard]] std::shared_ptr<const device_import> get(const foreign_allocation& what, device_access& by);
 
+  /// The same object for the same file, while it is in use. May throw bad_alloc.
+  [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor, bool maps);
+
  private:
   struct entry {
     foreign_allocation what{};
     device_access* by = nullptr;
     std::weak_ptr<const device_import> mapped{};
   };
+  struct file_entry {
+    std::pair<std::uint64_t, std::uint64_t> id{};  ///< device and inode
+    bool maps = false;
+    std::weak_ptr<const remote_file> file{};
+  };
   std::mutex mutex_;
   std::vector<entry> entries_;
+  std::vector<file_entry> files_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

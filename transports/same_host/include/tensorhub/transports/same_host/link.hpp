@@ -49,13 +49,6 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 using namespace detail::local;
 
-/// A source's file: mapped, or open.
-struct remote_file {
-  detail::unique_fd descriptor{};
-  file_mapping_view view{};
-  std::uint64_t bytes = 0;  ///< on arrival; a mapped file cannot become shorter
-};
-
 enum class region_state : std::uint8_t { asked, granted, denied };
 
 /// The result of a device's attempt to map a region's allocation.
@@ -141,7 +134,7 @@ class link {
   // ---- mapped device memory -----------------------------------------------------------------------------
 
   /// True: the source is this process, and its device memory has the same address here.
-  [[nodiscard]] bool is_own_process() const noexcept { return process_ == ::getpid(); }
+  [[nodiscard]] bool is_own_process() const noexcept { return process_ == own_process_; }
 
   /// The first byte of a granted region of device memory, for this device; null: the region must be staged.
   /// May throw bad_alloc.
@@ -201,8 +194,6 @@ class link {
   /// False: the answer is invalid, or the staging file is not usable.
   [[nodiscard]] bool take_staged(const region_answer& answer, const detail::unique_fd& descriptor) noexcept;
 
-  [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor) const;
-
   std::string text_;
   ends ends_;
   bool maps_files_;
@@ -212,6 +203,7 @@ class link {
   bool can_attach_ = false;
   detail::unique_socket socket_;
   pid_t process_ = 0;
+  pid_t own_process_ = ::getpid();
   detail::unique_fd process_file_;
   grant_view grants_;
   grant own_{};

@@ -44,15 +44,15 @@ static_assert(std::endian::native == std::endian::little);
 
 inline constexpr std::uint64_t hello_magic = 0x3148'5355'4248'5455ull;    // "UTHBUSH1"
 inline constexpr std::uint64_t welcome_magic = 0x3157'5355'4248'5455ull;  // "UTHBUSW1"
-inline constexpr std::uint32_t protocol_number = 3;
+inline constexpr std::uint32_t protocol_number = 4;
 
 /// The number of requests that a reader may have outstanding: their answers, and the files in them, fit any
 /// socket buffer.
 inline constexpr std::size_t requests_in_flight = 32;
 
 /// The slots of a connection's staging file, and their size. Each slot holds one piece at a time.
-inline constexpr std::uint32_t stage_slots = 4;
-inline constexpr std::uint64_t stage_piece_bytes = 4u << 20;
+inline constexpr std::uint32_t stage_slots = 16;
+inline constexpr std::uint64_t stage_piece_bytes = 1u << 20;
 
 struct hello {
   std::uint64_t magic = hello_magic;

@@ -96,7 +96,7 @@ class stage_desk {
 
  private:
   using clock = std::chrono::steady_clock;
-  static constexpr std::size_t pieces_at_once = 2;
+  static constexpr std::size_t pieces_at_once = 4;
 
   /// A piece that has begun.
   struct piece {

@@ -142,8 +142,10 @@ TENSORHUB_DECL void device_reads::choose_way(read_record& read) {
   device_part& part = read.part;
   if (region.memory == region_memory::host) {
     part.lane = &lane_of(*read.device);
-    if (region.file && region.file->view)
-      return copy_at_once(read, region.file->view.data() + region.file_offset);
+    if (region.file && region.file->data() != nullptr) {
+      region.file->expect_copy(*read.device, read.bytes);
+      return copy_at_once(read, region.file->data() + region.file_offset);
+    }
     part.way = way_type::bounced;
     return advance(read);
   }

@@ -201,16 +201,16 @@ TENSORHUB_DECL completion_status link::copy(const region_view& region, std::uint
                                             bool streaming) const noexcept {
   if (const auto before = permission(region); before != completion_status::ok) return before;
   int failure = 0;
-  if (region.file && region.file->view) {
+  if (region.file && region.file->data() != nullptr) {
     const detail::peer_read reading;
-    const std::byte* const from = region.file->view.data() + region.file_offset + offset;
+    const std::byte* const from = region.file->data() + region.file_offset + offset;
     if (streaming) {
       copy_streaming(target, from, bytes);
     } else {
       std::memcpy(target, from, bytes);
     }
   } else if (region.file) {
-    failure = copy_from_file(region.file->descriptor.get(), region.file_offset + offset, target, bytes);
+    failure = copy_from_file(region.file->descriptor(), region.file_offset + offset, target, bytes);
   } else if (!can_attach_) {
     failure = EPERM;
   } else {
@@ -328,7 +328,7 @@ TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& an
       // Reads of anything else (a pipe, a device) may wait for ever; no honest source sends it.
       struct stat about {};
       if (::fstat(descriptor.get(), &about) != 0 || !S_ISREG(about.st_mode)) return false;
-      files_[answer.file] = file = adopt(std::move(descriptor));
+      files_[answer.file] = file = imports_->adopt(std::move(descriptor), maps_files_);
     } else {
       file = files_[answer.file].lock();
     }
@@ -341,7 +341,7 @@ TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& an
     // The file was sent but not received: no descriptor is free here. The memory is read like memory without
     // a file; where it cannot be, the link is of no use.
     if (!file && (!can_attach_ || answer.address == 0)) return false;
-    if (file && (answer.file_offset > file->bytes || answer.bytes > file->bytes - answer.file_offset))
+    if (file && (answer.file_offset > file->bytes() || answer.bytes > file->bytes() - answer.file_offset))
       file.reset();
   }
   region.bytes = answer.bytes;
@@ -386,16 +386,6 @@ TENSORHUB_DECL bool link::take_staged(const region_answer& answer,
   if (slot->state == stage_slot::state_type::ready && !stage_) return false;
   if (slot->owner == nullptr) slot->state = stage_slot::state_type::free;
   return true;
-}
-
-TENSORHUB_DECL std::shared_ptr<const remote_file> link::adopt(detail::unique_fd descriptor) const {
-  auto file = std::make_shared<remote_file>();
-  file->bytes = file_bytes(descriptor.get());
-  // Only a file that cannot shrink is mapped: an access beyond the end would be a bus error.
-  if (maps_files_ && file->bytes > 0 && is_sealed_against_shrinking(descriptor.get()))
-    file->view = file_mapping_view{descriptor.get(), file->bytes, PROT_READ};
-  if (!file->view) file->descriptor = std::move(descriptor);
-  return file;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
