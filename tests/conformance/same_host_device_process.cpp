@@ -186,10 +186,11 @@ TEST_CASE("one read that the device cannot do costs one read, of those that were
   reader.post(source.regions[0], 6);
   CHECK(reader.drain() == counts{{completion_status::ok, 6}});
   CHECK(fake_device::instance().counted.copies == copies + 1);
-  reader.post(source.regions[0], 3);
-  REQUIRE(reader.queue.post_read(*reader.endpoint, of_freed.front(), 0, {&source.regions[0], 0, region_bytes},
-                                 3) == tensorhub::post_result::posted);
-  reader.post(source.regions[0], 2);
+  for (const tensorhub::request_id id : {0u, 1u, 2u, 3u, 4u, 5u}) {
+    const auto& into = id == 3 ? of_freed.front() : reader.into.front();
+    REQUIRE(reader.queue.post_read(*reader.endpoint, into, 0, {&source.regions[0], 0, region_bytes}, id) ==
+            tensorhub::post_result::posted);
+  }
   const counts ended = reader.drain();
   CHECK(ended == counts{{completion_status::ok, 5}, {completion_status::local_error, 1}});
   CHECK(reader.endpoint->usable());

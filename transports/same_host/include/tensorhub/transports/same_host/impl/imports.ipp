@@ -18,7 +18,7 @@ TENSORHUB_DECL remote_file::remote_file(detail::unique_fd descriptor, bool maps)
 }
 
 TENSORHUB_DECL void remote_file::expect_copy(device_access& by, std::uint64_t bytes) const noexcept {
-  if (copied_bytes_.fetch_add(bytes) < bytes_ || is_pinned_.exchange(true)) return;
+  if (copied_bytes_.fetch_add(bytes) < bytes_ / 8 || is_pinned_.exchange(true)) return;
   pages_.emplace(by, view_.data(), bytes_, true);
 }
 
