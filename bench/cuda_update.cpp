@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -42,7 +43,7 @@ using proven_hub = hub_of<same_host, tensorhub::blake3_128>;
 using unchecked_hub = hub_of<same_host, tensorhub::no_integrity>;
 using remote_hub = hub_of<tcp, tensorhub::xxh3_128>;
 
-constexpr std::uint64_t tensor_bytes = 64u << 20;
+constexpr std::uint64_t tensor_bytes = 16u << 20;
 
 /// Memory of a stream-ordered pool, as cudaMallocAsync gives it: no other process can map it by CUDA IPC.
 class pool_memory {
@@ -176,7 +177,8 @@ void serve(processes::channel& line, std::uint64_t bytes) {
     for (std::string word = line.hear(); word != "next"; word = line.hear())
       line.say(std::to_string(bench::cpu_seconds()));
     for (const auto& end : ends) end();
-    for (const tensors* each : {&together, &apart, &in_pool}) fill(device, *each, version);
+    for (const tensors* each : std::array<const tensors*, 3>{&together, &apart, &in_pool})
+      fill(device, *each, version);
     for (std::uint64_t at = 0; at < bytes; at += 4096) host.data()[at] = static_cast<std::byte>(version);
     std::ostringstream said;
     said << version;
@@ -206,7 +208,7 @@ int main(int argc, char** argv) {
   bench::comparison rivals{
       given, "updates between two processes on one device",
       std::to_string(bytes >> 20) +
-          " MiB in tensors of 64 MiB; cuMemcpyAsync within one process, one call; update() of a version that "
+          " MiB in tensors of 16 MiB; cuMemcpyAsync within one process, one call; update() of a version that "
           "was published before, 2.5 s after the last one; the host's time; one warming round, then 7, order "
           "rotates; medians"};
   std::uint64_t version = 0;
