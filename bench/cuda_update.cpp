@@ -1,5 +1,5 @@
-// Whole updates between two processes whose weights lie on one GPU, against one cuMemcpyAsync of the same bytes:
-// what request, mapping, control block, copies of chunks and digests add to the copy.
+// Whole updates between two processes whose weights lie on one GPU, against one cuMemcpyAsync of the same
+// bytes: what request, mapping, control block, copies of chunks and digests add to the copy.
 
 #include <dlfcn.h>
 
@@ -187,6 +187,17 @@ void serve(processes::channel& line, std::uint64_t bytes) {
   }
 }
 
+/// `seconds`: of each variant, the warming round's first.
+void print_publishing(std::uint64_t bytes, std::vector<std::vector<double>> seconds,
+                      const std::map<std::string, std::string>& paths) {
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    seconds[i].erase(seconds[i].begin());
+    const double each = bench::median(seconds[i]);
+    std::printf("%-46s publish: %.1f GB/s (%.4f s); path: %s\n", variants[i].name.c_str(),
+                static_cast<double>(bytes) * 1e-9 / each, each, paths.at(variants[i].name).c_str());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -214,8 +225,7 @@ int main(int argc, char** argv) {
   std::uint64_t version = 0;
   std::vector<std::vector<double>> publishing(variants.size());
   rivals.before_round([&] {
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds{2500});  // a step: mappings of the last version are released
+    std::this_thread::sleep_for(std::chrono::milliseconds{2500});  // a step
     source.line().say("next");
     std::istringstream said{source.line().hear()};
     said >> version;
@@ -243,13 +253,7 @@ int main(int argc, char** argv) {
   }
   rivals.run(given.smoke ? 1 : 7);
   rivals.print({"GB/s", "reader cpu s/GB", "source cpu s/GB"});
-  const double gigabytes = static_cast<double>(bytes) * 1e-9;
-  for (std::size_t i = 0; i < variants.size(); ++i) {
-    publishing[i].erase(publishing[i].begin());  // the warming round
-    const double seconds = bench::median(publishing[i]);
-    std::printf("%-46s publish: %.1f GB/s (%.4f s); path: %s\n", variants[i].name.c_str(),
-                gigabytes / seconds, seconds, paths[variants[i].name].c_str());
-  }
+  print_publishing(bytes, publishing, paths);
   rivals.goal("update, xxh3_128 / 400 GB/s, what a GPU's NVLink carries one way",
               rivals.figure("update, xxh3_128", "GB/s") / 400, 1.0);
   rivals.write_json(given.json_path);

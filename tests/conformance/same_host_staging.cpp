@@ -17,6 +17,7 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -95,22 +96,38 @@ struct staged_piece {
   wire::region_table regions;
   std::uint64_t region = 0;
   std::shared_ptr<wire::stage_file> file = std::make_shared<wire::stage_file>();
+  std::atomic<int> granted = 0;
   wire::stage_desk desk;
 
   staged_piece(duration until_lane_ends, wire::stage_limits limits)
-      : device{until_lane_ends}, regions{grants, {}, limits}, desk{regions, [](auto&&...) {}, limits} {
+      : device{until_lane_ends},
+        regions{grants, transports::same_host_options::for_tenants(), limits},
+        desk{regions,
+             [this](const auto&, wire::answer_status status) {
+               granted += status == wire::answer_status::granted ? 1 : 0;
+             },
+             limits} {
     memory_range range = memory.range();
     range.device = &device;
-    region = regions.insert(range, region_access::remote_read);
+    region = add(range);
+    until([this] { return device.is_copying(); });
+  }
+  /// A region, a piece of which is asked for.
+  std::uint64_t add(const memory_range& range) {
+    const std::uint64_t added = regions.insert(range, region_access::remote_read);
     wire::region_request request;
     request.number = 1;
     request.wants = wire::request_kind::staged_piece;
     request.bytes = 8;
-    request.key = regions.key_of(region);
+    request.key = regions.key_of(added);
     desk.add({1, request, file});
-    const auto until = clock::now() + 20s;
-    while (!device.is_copying() && clock::now() < until) std::this_thread::sleep_for(1ms);
-    REQUIRE(device.is_copying());
+    return added;
+  }
+  template <typename Condition>
+  static void until(Condition&& is_so) {
+    const auto end = clock::now() + 20s;
+    while (!is_so() && clock::now() < end) std::this_thread::sleep_for(1ms);
+    REQUIRE(is_so());
   }
   ~staged_piece() { device.let_go(); }
 };
@@ -139,6 +156,24 @@ TEST_CASE("same_host: a device that never ends a copy holds up nobody for ever")
   piece.regions.erase(piece.region);
   piece.file->close();
   piece.desk.settle();
+  CHECK(piece.device.is_copying());
+  CHECK(clock::now() - begun < 30s);
+}
+
+TEST_CASE("same_host: a device that never ends a copy holds up no piece of other memory") {
+  constexpr wire::stage_limits limits{.copy = 60s, .lane_end = 60s, .margin = 60s};
+  staged_piece piece{60s, limits};
+  const auto begun = clock::now();
+  std::vector<std::byte> host(4096);
+  memory_range range;
+  range.data = host.data();
+  range.bytes = host.size();
+  const testing::fake_device_memory::allocation of_another{4096};
+  const std::uint64_t on_host = piece.add(range);
+  const std::uint64_t on_device = piece.add(of_another.range());
+  piece.until([&] { return piece.granted == 2; });
+  piece.regions.erase(on_host);
+  piece.regions.erase(on_device);
   CHECK(piece.device.is_copying());
   CHECK(clock::now() - begun < 30s);
 }

@@ -204,9 +204,9 @@ void two_processes(const std::string& rollout_case) {
   }
 }
 
-/// Two rollouts in processes of their own hold a version, and the trainer has withdrawn it. The one that a third
-/// rollout reads from is killed when its first chunk has arrived: the other one has the rest. The device of the
-/// reader, which was copying from memory of a process that is dead, works as before.
+/// Two rollouts in processes of their own hold a version, and the trainer has withdrawn it. The one that a
+/// third rollout reads from is killed when its first chunk has arrived: the other one has the rest. The
+/// device of the reader, which was copying from memory of a process that is dead, works as before.
 template <typename Driver>
 void a_killed_source_is_replaced(const std::string& rollout_case) {
   const processes::child_process sources[] = {processes::child_process::of_test_case(rollout_case),

@@ -291,6 +291,22 @@ TEST_CASE("cuda lane: a copy that the driver refuses fails the lane, and it says
   CHECK(lane->wait(good + 1, 1ms) == lane_state::failed);
 }
 
+TEST_CASE("cuda lane: what was queued before a refused copy is done all the same") {
+  scene here;
+  memory space;
+  const auto one = space.allocate(100);
+  const auto given = noise(100, 8);
+  const auto lane = device::at(0).open_lane();
+  here.driver.set.held = true;
+  const auto queued = lane->copy(one.data(), given.data(), 100);
+  CHECK(lane->copy(one.data(), reinterpret_cast<const void*>(std::uintptr_t{64}), 100) == 0);  // nobody's
+  CHECK(lane->state(queued) == lane_state::pending);
+  CHECK(lane->state(queued + 1) == lane_state::failed);
+  here.driver.set.held = false;
+  CHECK(lane->wait(queued, long_enough) == lane_state::done);
+  CHECK(here.driver.bytes_of(one.data(), 100) == given);
+}
+
 TEST_CASE("cuda lane: work that fails later fails the lane from there on") {
   scene here;
   memory space;

@@ -543,6 +543,23 @@ TEST_CASE("pull: a look that could not be posted is asked for again, and confirm
 
 // ---- slow ones and stalls
 
+TEST_CASE("pull: a source has a large window only once its reads are quick") {
+  for (const duration each : {duration{20us}, duration{20ms}}) {
+    CAPTURE(each.count());
+    driver d{{.window_chunks = 64, .cautious_window_chunks = 4, .slow_shortest = 50ms}};
+    holder source{d.shape, 1};
+    const channel_id channel = d.open(source);
+    std::vector<chunk_index> first;
+    for (int i = 0; i < 4; ++i) first.push_back(d.take(channel, kind::chunk));
+    CHECK(d.nothing(channel));
+    d.pass(each);
+    d.arrive(channel, first.front());
+    std::size_t more = 0;
+    while (const auto task = d.core.next(channel, d.now)) more += task->kind == kind::chunk ? 1 : 0;
+    CHECK(more == (each < 1ms ? 5 : 1));
+  }
+}
+
 /// Two whole sources; the first one's last chunk does not come, everything else has.
 struct slow_scene {
   driver d{{.window_chunks = 2, .slow_factor = 8, .slow_shortest = 10ms}};

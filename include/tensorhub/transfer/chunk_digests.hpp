@@ -46,9 +46,9 @@ class chunk_digests {
     }
   }
 
-  /// Begins what `make` does; devices work while the caller goes on. The chunks' bytes and `out` must stay until
-  /// `finished` has returned true or thrown, or until the object has ended. Throws like `make`, and then nothing
-  /// is under way. Pre-condition: the last batch is finished.
+  /// Begins what `make` does; devices work while the caller goes on. The chunks' bytes and `out` must stay
+  /// until `finished` has returned true or thrown, or until the object has ended. Throws like `make`, and
+  /// then nothing is under way. Pre-condition: the last batch is finished.
   void begin(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out) {
     try {
       for (std::size_t begin = 0; begin < chunks.size();) {
@@ -139,8 +139,8 @@ class chunk_digests {
     give_up(batch, state);
   }
 
-  /// No lane is used again. Destroying them ends the work that they still do, so that nothing is written after
-  /// a throw.
+  /// No lane is used again. Destroying them ends the work that they still do, so that nothing is written
+  /// after a throw.
   void drop() noexcept {
     for (auto& [device, with] : devices_) with.lane.reset();
     begun_.clear();

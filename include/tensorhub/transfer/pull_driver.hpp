@@ -34,6 +34,7 @@
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/shared_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/transfer/lane_pool.hpp"
@@ -209,7 +210,8 @@ class pull_driver {
     std::vector<taken_task> tasks{};             ///< taken from the core, not posted yet
     bool has_connected = false;                  ///< has tried to, once: a stall begins after it
     std::map<chunk_index, time_point> posted{};  ///< chunk reads in flight, if the caller traces
-    // Chunks that have arrived in device memory. One batch of them is being digested, while the next one arrives.
+    // Chunks that have arrived in device memory. One batch of them is being digested, while the next one
+    // arrives.
     struct batch {
       std::vector<placed_chunk> chunks{};
       std::vector<std::size_t> through{};  ///< which channel
@@ -279,7 +281,10 @@ class pull_driver {
       }
     } const unlist_at_exit{this, &self.queue};
 
-    std::array<completion, 64> completions;
+    std::array<completion, 64> room;
+    // The CPU digests each chunk of a batch, while nothing is posted; a device digests the whole batch.
+    const bool on_device = detail::any_of(places_, [](const auto& place) { return place.device != nullptr; });
+    const std::span completions = std::span{room}.first(on_device ? room.size() : room.size() / 4);
     for (;;) {
       const bool ended = report(self);  // before anything that may take long, such as connecting
       if (finished()) return;
@@ -472,12 +477,14 @@ class pull_driver {
         while (done < self.tasks.size() && post_now(self, i, self.tasks[done])) ++done;
         posted = posted || done > 0;
         if (done == self.tasks.size() && done > 0) continue;
+        if (self.tasks.empty()) break;
         const std::lock_guard lock{mutex_};
         for (std::size_t left = self.tasks.size(); left > done; --left) {
           const pull_task& task = self.tasks[left - 1].what;
           if (task.kind == pull_task::kind_type::block) self.block_pending = false;
           core_.not_posted(channel.id, task);
         }
+        wake_all(&self.queue);  // others may take them
         break;
       }
     }
@@ -635,8 +642,8 @@ class pull_driver {
     show_confirmed(channel.slot);
   }
 
-  /// Takes in the batch whose digests are made, and begins those of the next one. True: there is more to do now.
-  /// Throws what the device throws: without digests no chunk can be believed.
+  /// Takes in the batch whose digests are made, and begins those of the next one. True: there is more to do
+  /// now. Throws what the device throws: without digests no chunk can be believed.
   bool digest_arrived(lane_state& self) {
     if (!self.digests.finished(duration::zero())) return false;
     const bool was_digesting = !self.digested.chunks.empty();

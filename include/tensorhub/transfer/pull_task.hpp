@@ -77,6 +77,9 @@ struct pull_options {
   /// The version is not whole yet, and no lease has its root: the pull ends only after `commit`.
   bool open = false;
   std::size_t window_chunks = 4;  ///< chunk reads outstanding per lane
+  /// The same from one source, until its reads are known to take a fraction of `slow_shortest`: with more, a
+  /// slow source would hold chunks that others could bring, and a healthy one would look slow.
+  std::size_t cautious_window_chunks = SIZE_MAX;
   /// Chunk reads outstanding over a wide-area path, in addition: 1-2 bandwidth-delay products for all lanes.
   std::size_t far_window_chunks = 32;
   /// Arrived chunks per header read, when nothing else causes a header read. Readers of this reader wait for

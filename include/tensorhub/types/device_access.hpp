@@ -133,8 +133,8 @@ class device_access {
   [[nodiscard]] virtual std::byte* allocate_pinned(std::uint64_t bytes) = 0;
   virtual void free_pinned(std::byte* memory, std::uint64_t bytes) noexcept = 0;
 
-  /// Pins whole pages of shared memory that this process has mapped, so that the device copies from and to them
-  /// at full speed; with `read_only` from them. False: they stay as they are, and copies work as before.
+  /// Pins whole pages of shared memory that this process has mapped, so that the device copies from and to
+  /// them at full speed; with `read_only` from them. False: they stay as they are, and copies work as before.
   [[nodiscard]] virtual bool pin(std::byte* pages, std::uint64_t bytes, bool read_only) noexcept {
     static_cast<void>(pages), static_cast<void>(bytes), static_cast<void>(read_only);
     return false;

@@ -268,6 +268,7 @@ class policy_data_plane final : public data_plane {
     forget_digests();
     pull_driver_options how{options_->lanes, window_chunks(), {options_->connect_timeout}};
     how.time_left = order.time_left;
+    if (options_->window_chunks == 0) how.rules.cautious_window_chunks = usual_window_chunks;
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
     how.reader = self_;
@@ -349,12 +350,13 @@ class policy_data_plane final : public data_plane {
     return Integrity::bind(options_->model, version, options_->shard);
   }
 
+  static constexpr std::size_t usual_window_chunks = 4;
   /// A device copies and digests tens of chunks in the time that one takes; the CPU has few in its cache.
   [[nodiscard]] std::size_t window_chunks() const {
     if (options_->window_chunks != 0) return options_->window_chunks;
     const bool on_device =
         detail::any_of(memory_.shard().places(), [](const auto& place) { return place.device != nullptr; });
-    return on_device ? 64 : 4;
+    return on_device ? 64 : usual_window_chunks;
   }
 
   /// What comes per chunk goes from the driver to the control block, past the worker.

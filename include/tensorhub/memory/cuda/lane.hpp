@@ -4,9 +4,9 @@
 ///
 /// Copies use cuMemcpyAsync, which moves bytes between any two kinds of memory. Batches of short runs and
 /// digests are kernels (kernels/kernels.cu): the lane writes their jobs to a pinned ring, the stream copies
-/// the jobs to the device if they are many, and one block of threads reads each job. Digests come back into the pinned
-/// ring; the lane delivers them when it has seen the event of their piece. No call waits for the whole
-/// device.
+/// the jobs to the device if they are many, and one block of threads reads each job. Digests come back into
+/// the pinned ring; the lane delivers them when it has seen the event of their piece. No call waits for the
+/// whole device.
 ///
 /// Plain host memory works, but the driver then copies through pinned memory of its own, and the call may
 /// wait for the lane's earlier work. Staging rings are therefore pinned.
@@ -155,7 +155,7 @@ class cuda_lane final : public device_lane {
   }
 
   [[nodiscard]] lane_state state(lane_ticket ticket) noexcept override {
-    if (ticket > done_ && !failed_) {
+    if (ticket > done_ && !lost_) {
       const cuda_scope scope{*cuda_, device_->context()};
       advance();
     }
@@ -215,7 +215,8 @@ class cuda_lane final : public device_lane {
 
   [[nodiscard]] lane_state state_of(lane_ticket ticket) const noexcept {
     if (ticket != 0 && ticket <= done_) return lane_state::done;
-    return failed_ || ticket == 0 ? lane_state::failed : lane_state::pending;
+    const bool will_not_come = ticket == 0 || lost_ || (failed_ && ticket > queued_);
+    return will_not_come ? lane_state::failed : lane_state::pending;
   }
 
   /// Runs `work` (which returns false after `give_up`), records an event after it and numbers it.
@@ -297,8 +298,8 @@ class cuda_lane final : public device_lane {
     return &(ranges_[about.begin] = {about.bytes, on_device, kernels});
   }
 
-  /// The run at `next` and those behind it that continue it, in the same two allocations; `next` then is the one
-  /// after them. Not to be used after `give_up`.
+  /// The run at `next` and those behind it that continue it, in the same two allocations; `next` then is the
+  /// one after them. Not to be used after `give_up`.
   [[nodiscard]] copy_run joined(std::span<const copy_run> runs, std::size_t& next, const known_range*& to,
                                 const known_range*& from) {
     copy_run run = runs[next++];
@@ -386,11 +387,12 @@ class cuda_lane final : public device_lane {
 
   /// Records which pieces are done. The context is current.
   void advance() noexcept {
-    while (!pieces_.empty() && !failed_) {
+    while (!pieces_.empty() && !lost_) {
       piece& first = pieces_.front();
       const CUresult result = cuda_->event_query(first.event);
       if (result == CUDA_ERROR_NOT_READY) return;
       if (result != CUDA_SUCCESS) {
+        lost_ = true;
         try {
           give_up(cuda_words(*cuda_, "cuEventQuery", result) +
                   "; if it is an error of a kernel, the device's "
@@ -462,7 +464,8 @@ class cuda_lane final : public device_lane {
   std::map<std::uint64_t, known_range> ranges_;
   lane_ticket queued_ = 0;
   lane_ticket done_ = 0;
-  bool failed_ = false;
+  bool failed_ = false;  ///< takes no further work; what is queued goes on
+  bool lost_ = false;    ///< nothing is known of what is queued
   std::string trouble_;
 };
 

@@ -504,7 +504,10 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
   if (sources_[c.slot].facts.far) return left(options_.far_window_chunks, c.reads.size());
   const lane_record& lane = lanes_[c.lane];
-  const std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
+  std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
+  const duration usual = sources_[c.slot].usual;
+  if (usual.count() == 0 || usual > options_.slow_shortest / 4)
+    of_lane = std::min(of_lane, left(options_.cautious_window_chunks, c.reads.size()));
   if (of_lane == 0) return 0;
   std::size_t useful = 0;
   for (const channel_id other : lane.channels) {

@@ -11,9 +11,10 @@
 /// | host, in a mapped file | device | one copy by a lane, out of the mapping                               |
 /// | host, otherwise        | device | pieces: process_vm_readv or pread to pinned memory, then by a lane   |
 ///
-/// The queue has one lane per device. Copies out of mappings are gathered, and go to the lane in one call when
-/// the queue is polled. A failed lane stops: the first unfinished piece is the one that failed, and the reads
-/// behind it start again on a new lane. If pieces were sent together, all of them start again, one by one.
+/// The queue has one lane per device. Copies out of mappings are gathered, and go to the lane in one call
+/// when the queue is polled. A failed lane stops: the first unfinished piece is the one that failed, and the
+/// reads behind it start again on a new lane. If pieces were sent together, all of them start again, one by
+/// one.
 ///
 /// The result of a read is decided when its last piece has landed (link::verdict): at that time every byte
 /// was read from the source before the check of its grants.
@@ -58,10 +59,13 @@ struct device_lane_record {
 
   device_access* device = nullptr;
   std::unique_ptr<device_lane> lane{};
-  std::deque<piece> flying{};            ///< in the lane's order
-  std::vector<read_record*> gathered{};  ///< reads whose copies, `runs`, have not been sent
-  std::vector<copy_run> runs{};
-  bool sends_one_by_one = false;  ///< pieces that were sent together have failed
+  std::deque<piece> flying{};  ///< in the lane's order
+  struct gathered_run {
+    read_record* read = nullptr;
+    copy_run run{};
+  };
+  std::vector<gathered_run> gathered{};  ///< not sent yet
+  bool sends_one_by_one = false;         ///< pieces that were sent together have failed
   std::array<bounce_piece, 4> bounces{};
 };
 
@@ -121,8 +125,10 @@ class device_reads {
   /// The devices that may read for this target, the best first.
   [[nodiscard]] std::vector<device_access*> candidates(const read_record& read) const;
 
-  /// `first` is the region's first byte.
-  void copy_at_once(read_record& read, const std::byte* first) noexcept;
+  /// `first` is the region's first byte. May throw bad_alloc.
+  void copy_at_once(read_record& read, const std::byte* first);
+  void copy_from_file(read_record& read, const remote_file& file);
+  void gather(read_record& read, const copy_run& run);
 
   void advance(read_record& read) noexcept;
 
@@ -160,6 +166,7 @@ class device_reads {
   std::function<std::vector<device_access*>()> devices_;
   std::vector<std::unique_ptr<device_lane_record>> lanes_;
   std::vector<read_record*> active_;
+  std::vector<copy_run> runs_;  ///< of `send`
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail

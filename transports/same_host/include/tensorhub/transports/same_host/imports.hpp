@@ -1,17 +1,17 @@
 #pragma once
 /// \file imports.hpp
-/// Memory of other processes, mapped once for all connections, for as long as regions in it are in use: files by
-/// this process, device memory by each of its devices.
+/// Memory of other processes, mapped once for all connections, for as long as regions in it are in use: files
+/// by this process, device memory by each of its devices.
 ///
 /// Thread safety: all members may be called from any thread.
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,17 +33,24 @@ class remote_file {
   [[nodiscard]] const std::byte* data() const noexcept { return view_.data(); }
   [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
 
-  /// The device will copy so many bytes from the mapping. The file is pinned when an eighth of it has been copied:
-  /// on an H200 (PCIe 5) a GiB is pinned in 50 ms, and then copied in 20 ms instead of 120 to 170.
-  void expect_copy(device_access& by, std::uint64_t bytes) const noexcept;
+  /// A device pins the file slice by slice, as it reads: the pages of a slice when an eighth of them has been
+  /// copied. On an H200 (PCIe 5) a GiB is pinned in 50 ms, and then copied in 20 ms instead of 120 to 170.
+  /// Memory that is pinned lies in one slice: no copy may reach beyond its slice.
+  static constexpr std::uint64_t slice_bytes = 32u << 20;
+  /// The device will copy so many bytes, from `offset` on; they lie in one slice.
+  void expect_copy(device_access& by, std::uint64_t offset, std::uint64_t bytes) const;
 
  private:
+  struct slice_record {
+    std::uint64_t copied_bytes = 0;
+    std::optional<pinned_pages> pages{};
+  };
   detail::unique_fd descriptor_;
   detail::file_mapping_view view_;
   std::uint64_t bytes_ = 0;
-  mutable std::atomic<std::uint64_t> copied_bytes_ = 0;
-  mutable std::atomic<bool> is_pinned_ = false;
-  mutable std::optional<pinned_pages> pages_;  ///< after the mapping: unpinned before it ends
+  mutable std::mutex mutex_;
+  mutable std::unordered_map<std::uint64_t, slice_record>
+      slices_;  ///< after the mapping: unpinned before it ends
 };
 
 /// An allocation of one source.
@@ -60,7 +67,7 @@ class import_table {
   /// of the device.
   [[nodiscard]] std::shared_ptr<const device_import> get(const foreign_allocation& what, device_access& by);
 
-  /// The same object for the same file, while it is in use. May throw bad_alloc.
+  /// The same object for the same file, while it is mapped. May throw bad_alloc.
   [[nodiscard]] std::shared_ptr<const remote_file> adopt(detail::unique_fd descriptor, bool maps);
 
  private:
@@ -71,7 +78,6 @@ class import_table {
   };
   struct file_entry {
     std::pair<std::uint64_t, std::uint64_t> id{};  ///< device and inode
-    bool maps = false;
     std::weak_ptr<const remote_file> file{};
   };
   std::mutex mutex_;

@@ -134,7 +134,7 @@ class link {
   // ---- mapped device memory -----------------------------------------------------------------------------
 
   /// True: the source is this process, and its device memory has the same address here.
-  [[nodiscard]] bool is_own_process() const noexcept { return process_ == own_process_; }
+  [[nodiscard]] bool is_own_process() const noexcept { return process_.peer == process_.own; }
 
   /// The first byte of a granted region of device memory, for this device; null: the region must be staged.
   /// May throw bad_alloc.
@@ -202,8 +202,11 @@ class link {
   std::string why_;
   bool can_attach_ = false;
   detail::unique_socket socket_;
-  pid_t process_ = 0;
-  pid_t own_process_ = ::getpid();
+  struct process_ids {
+    pid_t peer = 0;
+    pid_t own = ::getpid();
+  };
+  process_ids process_{};
   detail::unique_fd process_file_;
   grant_view grants_;
   grant own_{};
@@ -216,8 +219,11 @@ class link {
   std::deque<question> to_ask_;
   std::unordered_map<std::uint64_t, question> asked_;
   std::uint64_t last_number_ = 0;
-  file_mapping_view stage_;
-  std::optional<pinned_pages> stage_pages_;  ///< after the mapping: unpinned before it ends
+  struct stage_view {
+    file_mapping_view view{};
+    std::optional<pinned_pages> pages{};  ///< after the mapping: unpinned before it ends
+  };
+  stage_view stage_{};
   std::array<stage_slot, stage_slots> slots_{};
   std::size_t staging_ = 0;
   bool is_waiting_ = false;

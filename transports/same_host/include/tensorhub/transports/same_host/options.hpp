@@ -70,7 +70,7 @@ struct same_host_options {
   /// none, the new connection is refused.
   std::size_t max_connections = 4096;
   /// Of one incarnation; further ones are refused. A connection over which memory is staged costs the source
-  /// up to 16 MiB.
+  /// up to 16 MiB; a device pins them.
   std::size_t max_connections_per_reader = 64;
 
   std::chrono::milliseconds peer_timeout =

@@ -10,7 +10,7 @@
 ///       region_request (up to 32)       ->
 ///                                       <-     region_answer {location, grant} [+ the region's file, once]
 ///       region_request for a piece      ->
-///        staged (up to 4)               <-     region_answer [+ the staging file, once]
+///        staged (up to 16)              <-     region_answer [+ the staging file, once]
 ///
 /// The socket does not carry the regions' bytes. The reader copies them itself: from the region's file, or
 /// from the source's memory by process_vm_readv. A permission is a word of the grant page, which only the
@@ -24,7 +24,7 @@
 /// reader checks the words when the device's copy is done. Memory that readers cannot or may not reach is
 /// *staged*: the source or its device copies a piece into a slot of a file that both processes have mapped,
 /// and the reader copies it from there. Here the source enforces what it has ended: `revoke`, deregistration
-/// and `cut_off` wait for a piece that is being copied, and no later one is copied.
+/// and `cut_off` wait for pieces that are being copied, and no later one is copied.
 
 #include <array>
 #include <bit>
@@ -53,6 +53,8 @@ inline constexpr std::size_t requests_in_flight = 32;
 /// The slots of a connection's staging file, and their size. Each slot holds one piece at a time.
 inline constexpr std::uint32_t stage_slots = 16;
 inline constexpr std::uint64_t stage_piece_bytes = 1u << 20;
+/// Smaller pieces are no reason to pin the file.
+inline constexpr std::uint64_t worth_pinning_bytes = 256u << 10;
 
 struct hello {
   std::uint64_t magic = hello_magic;

@@ -87,11 +87,11 @@ class region_table {
   /// Returns the number of the new region. Throws `system_failed` or `limit_exceeded`.
   [[nodiscard]] std::uint64_t insert(const memory_range& range, region_access access);
 
-  /// Promise 5: no read of the region succeeds from now on. The function waits for a piece that is being
+  /// Promise 5: no read of the region succeeds from now on. The function waits for pieces that are being
   /// staged: the memory may be freed afterwards.
   void erase(std::uint64_t region) noexcept;
 
-  /// Gives the region a new secret and a new grant, and waits for a piece that is being staged. If the system
+  /// Gives the region a new secret and a new grant, and waits for pieces that are being staged. If the system
   /// has no random numbers, no peer can read the region any more.
   void renew(std::uint64_t region) noexcept;
 

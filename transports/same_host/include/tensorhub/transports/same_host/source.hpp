@@ -5,7 +5,7 @@
 /// The thread tells readers the regions' locations; it never accesses the regions' bytes (staging.hpp does,
 /// for memory that readers cannot or may not access). Ending a permission needs neither the thread nor the
 /// readers: it is one store into the grant page. Where memory is staged, it waits for this process's own copy
-/// of one piece.
+/// of the pieces that have begun.
 ///
 /// Thread safety: all members may be called from any thread.
 

@@ -4,8 +4,8 @@
 /// requested pieces into a file that both processes have mapped.
 ///
 /// One thread per transport object, started with the first request. It begins the pieces in the order of the
-/// requests, some before the first has ended where a device copies them, and answers in that order; a reader has
-/// several slots and overlaps these copies with its own. A device that copies into a file pins it.
+/// requests, four at a time where devices copy them, and answers each when it is over; a reader has several
+/// slots and overlaps these copies with its own. A device that copies into a file pins it.
 ///
 /// A region is neither deregistered nor revoked while a piece of it is being copied (region_table::lend), and
 /// nothing is copied into a closed file. So a reader finds in its file only what was there while it might
@@ -42,7 +42,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
-/// The slots of one connection. The file's pages take memory once they have been used.
+/// The slots of one connection. The file's pages take memory once they have been used, or pinned.
 class stage_file {
  public:
   static constexpr std::uint64_t bytes = stage_slots * stage_piece_bytes;
@@ -53,7 +53,7 @@ class stage_file {
   [[nodiscard]] std::byte* slot(std::uint32_t number) const noexcept {
     return view_.data() + number * stage_piece_bytes;
   }
-  /// No further piece is copied into the file; `stage_desk::settle` waits for the present one.
+  /// No further piece is copied into the file; `stage_desk::settle` waits for those that have begun.
   void close() noexcept { is_closed_ = true; }
   [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
   /// The device will copy into the slots: the first one pins them. One thread calls it.
@@ -91,7 +91,7 @@ class stage_desk {
   void add(stage_job job);
   /// Returns when no piece is being copied into a closed file.
   void settle() noexcept;
-  /// Begins no further job, and waits for the end of the current one.
+  /// Begins no further job, and waits for the end of those that have begun.
   void stop() noexcept;
 
  private:
@@ -101,24 +101,28 @@ class stage_desk {
   /// A piece that has begun.
   struct piece {
     stage_job job{};
-    clock::time_point until{};        ///< when the device has had time enough
-    bool is_lent = false;             ///< its region is, until the end
-    device_access* device = nullptr;  ///< null: the piece has its status
-    lane_ticket ticket = 0;
+    clock::time_point until{};  ///< when the device has had time enough
+    bool is_lent = false;       ///< its region is, until the piece is over
+    bool is_over = false;       ///< with this status, which is not told yet
     answer_status status = answer_status::failed;
+    std::shared_ptr<device_lane> lane{};  ///< that copies it; null: over
+    lane_ticket ticket = 0;
   };
 
   void run() noexcept;
   void begin(piece& begun) noexcept;
   void begin(piece& begun, const memory_range& range);
-  /// Waits for the oldest piece, and answers.
+  void begin_on_device(piece& begun, const memory_range& range);
+  /// True: the piece is over.
+  [[nodiscard]] bool look_at(piece& begun) noexcept;
+  /// Answers one piece that is over, or waits a little for the oldest one.
   void finish(std::unique_lock<std::mutex>& lock) noexcept;
-  void fail_lane_of(const piece& failed) noexcept;
+  void end(piece& begun, answer_status status) noexcept;
 
   region_table* regions_;
   std::function<void(const stage_job&, answer_status)> answer_;
   stage_limits limits_;
-  std::unordered_map<device_access*, std::unique_ptr<device_lane>> lanes_;  ///< used by the thread alone
+  std::unordered_map<device_access*, std::shared_ptr<device_lane>> lanes_;  ///< used by the thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable settled_;

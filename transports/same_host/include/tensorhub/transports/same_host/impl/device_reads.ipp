@@ -44,7 +44,7 @@ TENSORHUB_DECL bool device_reads::can_work() const noexcept {
   if (detail::any_of(lanes_, [](const auto& each) { return !each->gathered.empty(); })) return true;
   return detail::any_of(active_, [](const read_record* read) {
     const device_part& part = read->part;
-    if (part.failure != completion_status::ok) return false;
+    if (part.failure != completion_status::ok) return part.in_flight == 0;
     const bool has_more = part.next < read->bytes;
     if (part.way == way_type::bounced)
       return has_more && detail::any_of(part.lane->bounces, [](const auto& b) { return !b.in_use; });
@@ -143,8 +143,7 @@ TENSORHUB_DECL void device_reads::choose_way(read_record& read) {
   if (region.memory == region_memory::host) {
     part.lane = &lane_of(*read.device);
     if (region.file && region.file->data() != nullptr) {
-      region.file->expect_copy(*read.device, read.bytes);
-      return copy_at_once(read, region.file->data() + region.file_offset);
+      return copy_from_file(read, *region.file);
     }
     part.way = way_type::bounced;
     return advance(read);
@@ -176,57 +175,62 @@ TENSORHUB_DECL std::vector<device_access*> device_reads::candidates(const read_r
   return out;
 }
 
-TENSORHUB_DECL void device_reads::copy_at_once(read_record& read, const std::byte* first) noexcept {
+TENSORHUB_DECL void device_reads::copy_from_file(read_record& read, const remote_file& file) {
   const completion_status before = read.connection->permission(*read.region);
   if (before != completion_status::ok) return fail(read, before);
-  read.part.next = read.bytes;
-  if (read.bytes == 0) return;
-  device_lane_record& on = *read.part.lane;
-  try {
-    on.runs.reserve(on.runs.size() + 1);
-    on.gathered.push_back(&read);
-    on.runs.push_back({read.target, first + read.offset, read.bytes});
-    ++read.part.in_flight;
-  } catch (...) {  // no memory
-    fail(read, completion_status::local_error);
+  const std::uint64_t begin = read.region->file_offset + read.offset;
+  for (std::uint64_t at = 0; at < read.bytes;) {
+    const std::uint64_t left_of_slice = remote_file::slice_bytes - (begin + at) % remote_file::slice_bytes;
+    const std::uint64_t bytes = std::min(read.bytes - at, left_of_slice);
+    file.expect_copy(*read.device, begin + at, bytes);
+    gather(read, {read.target + at, file.data() + begin + at, bytes});
+    at += bytes;
   }
+  read.part.next = read.bytes;
+}
+
+TENSORHUB_DECL void device_reads::copy_at_once(read_record& read, const std::byte* first) {
+  const completion_status before = read.connection->permission(*read.region);
+  if (before != completion_status::ok) return fail(read, before);
+  if (read.bytes > 0) gather(read, {read.target, first + read.offset, read.bytes});
+  read.part.next = read.bytes;
+}
+
+TENSORHUB_DECL void device_reads::gather(read_record& read, const copy_run& run) {
+  read.part.lane->gathered.push_back({&read, run});
+  ++read.part.in_flight;
 }
 
 TENSORHUB_DECL void device_reads::drop_gathered(read_record& read) noexcept {
   if (read.part.lane == nullptr) return;
-  device_lane_record& on = *read.part.lane;
-  const auto found = detail::find(on.gathered, &read);
-  if (found == on.gathered.end()) return;
-  on.runs.erase(on.runs.begin() + (found - on.gathered.begin()));
-  on.gathered.erase(found);
-  --read.part.in_flight;
+  const std::size_t dropped =
+      std::erase_if(read.part.lane->gathered, [&](const auto& each) { return each.read == &read; });
+  read.part.in_flight -= static_cast<std::uint32_t>(dropped);
 }
 
 TENSORHUB_DECL void device_reads::send(device_lane_record& on) noexcept {
   if (on.gathered.empty()) return;
-  std::size_t sent = 0;
+  const std::size_t flying = on.flying.size();
   try {
-    if (!on.lane) on.lane = on.device->open_lane();
+    runs_.clear();
+    for (const auto& each : on.gathered) runs_.push_back(each.run);
     const bool together = !on.sends_one_by_one;
-    for (; sent < on.gathered.size(); ++sent)
-      on.flying.push_back({on.gathered[sent], 0, on.runs[sent].bytes, nullptr, nullptr, together});
-  } catch (...) {  // no memory, or no lane
+    for (const auto& each : on.gathered)
+      on.flying.push_back({each.read, 0, each.run.bytes, nullptr, nullptr, together});
+    const lane_ticket ticket = together ? on.lane->copy_all(runs_) : 0;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const copy_run& run = runs_[i];
+      on.flying[flying + i].ticket = together ? ticket : on.lane->copy(run.to, run.from, run.bytes);
+    }
+    on.gathered.clear();
+  } catch (...) {  // no memory for the lists; nothing was sent
+    while (on.flying.size() > flying) on.flying.pop_back();
+    for (const auto& each : on.gathered) {
+      --each.read->part.in_flight;
+      fail(*each.read, completion_status::local_error);
+    }
+    on.gathered.clear();
   }
-  const auto pieces = on.flying.end() - static_cast<std::ptrdiff_t>(sent);
-  const std::span runs = std::span{on.runs}.first(sent);
-  lane_ticket ticket = 0;
-  if (sent > 0 && !on.sends_one_by_one) ticket = on.lane->copy_all(runs);
-  for (std::size_t i = 0; i < sent; ++i) {
-    const copy_run& run = runs[i];
-    pieces[static_cast<std::ptrdiff_t>(i)].ticket =
-        on.sends_one_by_one ? on.lane->copy(run.to, run.from, run.bytes) : ticket;
-  }
-  for (std::size_t i = sent; i < on.gathered.size(); ++i) {
-    --on.gathered[i]->part.in_flight;
-    fail(*on.gathered[i], completion_status::local_error);
-  }
-  on.gathered.clear();
-  on.runs.clear();
 }
 
 TENSORHUB_DECL void device_reads::advance(read_record& read) noexcept {
@@ -269,7 +273,7 @@ TENSORHUB_DECL void device_reads::stage(read_record& read) noexcept {
         return fail(read, completion_status::peer_lost);
       case stage_slot::state_type::ready:
         if (part.lane != nullptr) {
-          connection.pin_staged(*part.lane->device);
+          if (slot.bytes >= worth_pinning_bytes) connection.pin_staged(*part.lane->device);
           fly(read, slot.at, connection.staged(slot), slot.bytes, nullptr, &slot);
         } else {
           const detail::peer_read reading;
@@ -335,9 +339,8 @@ TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
   const bool is_known = !on.flying.front().together;
   for (const auto& piece : on.flying) take_down(piece);
   on.flying.clear();
-  for (read_record* const read : on.gathered) --read->part.in_flight;
+  for (const auto& each : on.gathered) --each.read->part.in_flight;
   on.gathered.clear();
-  on.runs.clear();
   if (is_known)
     fail(culprit, culprit.connection->verdict(*culprit.region, EIO));
   else

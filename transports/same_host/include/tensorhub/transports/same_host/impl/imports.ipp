@@ -17,9 +17,16 @@ TENSORHUB_DECL remote_file::remote_file(detail::unique_fd descriptor, bool maps)
   if (!view_) descriptor_ = std::move(descriptor);
 }
 
-TENSORHUB_DECL void remote_file::expect_copy(device_access& by, std::uint64_t bytes) const noexcept {
-  if (copied_bytes_.fetch_add(bytes) < bytes_ / 8 || is_pinned_.exchange(true)) return;
-  pages_.emplace(by, view_.data(), bytes_, true);
+TENSORHUB_DECL void remote_file::expect_copy(device_access& by, std::uint64_t offset,
+                                             std::uint64_t bytes) const {
+  const std::uint64_t number = offset / slice_bytes;
+  const std::uint64_t first = number * slice_bytes;
+  const std::uint64_t length = std::min(slice_bytes, bytes_ - first);
+  const std::lock_guard lock{mutex_};
+  slice_record& slice = slices_[number];
+  slice.copied_bytes += bytes;
+  if (!slice.pages && slice.copied_bytes > length / 8)
+    slice.pages.emplace(by, view_.data() + first, length, true);
 }
 
 TENSORHUB_DECL std::shared_ptr<const remote_file> import_table::adopt(detail::unique_fd descriptor,
@@ -31,11 +38,11 @@ TENSORHUB_DECL std::shared_ptr<const remote_file> import_table::adopt(detail::un
   std::erase_if(files_, [](const auto& each) { return each.file.expired(); });
   for (const file_entry& each : files_) {
     auto file = each.file.lock();
-    const bool is_it = file && each.id == id && each.maps == maps;
+    const bool is_it = file && each.id == id && file->data() != nullptr;
     if (is_it && file->bytes() == detail::file_bytes(descriptor.get())) return file;
   }
   auto fresh = std::make_shared<const remote_file>(std::move(descriptor), maps);
-  files_.push_back({id, maps, fresh});
+  if (fresh->data() != nullptr) files_.push_back({id, fresh});
   return fresh;
 }
 

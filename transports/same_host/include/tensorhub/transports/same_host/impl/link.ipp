@@ -34,7 +34,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
   if (!may_talk(source.user, options.allowed_uids))
     refuse("belongs to user " + std::to_string(source.user) + ", this process to user " +
            std::to_string(::geteuid()) + ": run both as one user, or name it in options::allowed_uids");
-  process_ = source.process;
+  process_.peer = source.process;
   hello greeting;
   greeting.reader = self.value;
   greeting.source = peer.value;
@@ -139,11 +139,11 @@ TENSORHUB_DECL bool link::stage(const region_view& region, const void* owner, st
 }
 
 TENSORHUB_DECL const std::byte* link::staged(const stage_slot& slot) const noexcept {
-  return stage_.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * stage_piece_bytes;
+  return stage_.view.data() + static_cast<std::uint64_t>(&slot - slots_.data()) * stage_piece_bytes;
 }
 
 TENSORHUB_DECL void link::pin_staged(device_access& by) noexcept {
-  if (!stage_pages_) stage_pages_.emplace(by, stage_.data(), stage_slots * stage_piece_bytes, true);
+  if (!stage_.pages) stage_.pages.emplace(by, stage_.view.data(), stage_slots * stage_piece_bytes, true);
 }
 
 TENSORHUB_DECL void link::forget(const void* owner) noexcept {
@@ -217,7 +217,7 @@ TENSORHUB_DECL completion_status link::copy(const region_view& region, std::uint
     // Never read the memory of an unrelated process, not even to discard the bytes.
     if (!is_alive()) return completion_status::peer_lost;
     const detail::peer_read reading;
-    failure = copy_from_process(process_, region.address + offset, target, bytes);
+    failure = copy_from_process(process_.peer, region.address + offset, target, bytes);
   }
   return verdict(region, failure);
 }
@@ -278,23 +278,24 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
 
 TENSORHUB_DECL void link::hold_process() noexcept {
 #ifdef SYS_pidfd_open
-  if (process_ > 0) process_file_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process_, 0)));
+  if (process_.peer > 0) process_file_.reset(static_cast<int>(::syscall(SYS_pidfd_open, process_.peer, 0)));
 #endif
 }
 
 TENSORHUB_DECL void link::probe(uid_t its_user) {
   std::uint64_t value = 0;
-  const int failure = process_ > 0 ? copy_from_process(process_, probe_address_,
-                                                       reinterpret_cast<std::byte*>(&value), sizeof value)
-                                   : EPERM;
+  const int failure = process_.peer > 0
+                          ? copy_from_process(process_.peer, probe_address_,
+                                              reinterpret_cast<std::byte*>(&value), sizeof value)
+                          : EPERM;
   if (failure != 0) {
     refuse(
-        "is reachable, but " + why_attach_fails(failure, process_, its_user) +
+        "is reachable, but " + why_attach_fails(failure, process_.peer, its_user) +
         ". Without that (options::attach = never) only memory in files can be read, and what a source with "
         "attach = never copies");
   }
   if (value != probe_value_)
-    refuse("is not process " + std::to_string(process_) + ", which opened its socket");
+    refuse("is not process " + std::to_string(process_.peer) + ", which opened its socket");
   can_attach_ = true;
 }
 
@@ -369,9 +370,10 @@ TENSORHUB_DECL bool link::take_staged(const region_answer& answer,
   --staging_;
   if (descriptor) {
     const std::uint64_t bytes = file_bytes(descriptor.get());
-    if (stage_ || bytes != stage_slots * stage_piece_bytes || !is_sealed_against_shrinking(descriptor.get()))
+    if (stage_.view || bytes != stage_slots * stage_piece_bytes ||
+        !is_sealed_against_shrinking(descriptor.get()))
       return false;
-    stage_ = file_mapping_view{descriptor.get(), bytes, PROT_READ};
+    stage_.view = file_mapping_view{descriptor.get(), bytes, PROT_READ};
   }
   switch (answer.status) {
     case answer_status::granted:
@@ -383,7 +385,7 @@ TENSORHUB_DECL bool link::take_staged(const region_answer& answer,
     default:
       slot->state = stage_slot::state_type::failed;
   }
-  if (slot->state == stage_slot::state_type::ready && !stage_) return false;
+  if (slot->state == stage_slot::state_type::ready && !stage_.view) return false;
   if (slot->owner == nullptr) slot->state = stage_slot::state_type::free;
   return true;
 }

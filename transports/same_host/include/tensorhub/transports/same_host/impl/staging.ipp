@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/detail/peer_read.hpp"
@@ -36,7 +37,8 @@ TENSORHUB_DECL void stage_desk::add(stage_job job) {
 TENSORHUB_DECL void stage_desk::settle() noexcept {
   std::unique_lock lock{mutex_};
   settled_.wait_for(lock, limits_.whole(), [this] {
-    return detail::none_of(begun_, [](const piece& each) { return each.job.into->is_closed(); });
+    return detail::none_of(begun_,
+                           [](const piece& each) { return !each.is_over && each.job.into->is_closed(); });
   });
 }
 
@@ -70,66 +72,79 @@ TENSORHUB_DECL void stage_desk::run() noexcept {
 
 TENSORHUB_DECL void stage_desk::begin(piece& begun) noexcept {
   begun.until = clock::now() + limits_.copy;
+  answer_status refusal = answer_status::denied;
   try {
-    if (begun.job.into->is_closed()) {
-      begun.status = answer_status::denied;
-    } else if (const auto facts = regions_->lend(begun.job.request.key)) {
-      begun.is_lent = true;
-      begin(begun, facts->range);
-    } else {
-      begun.status = answer_status::denied;
-    }
+    const auto facts = begun.job.into->is_closed() ? std::nullopt : regions_->lend(begun.job.request.key);
+    begun.is_lent = facts.has_value();
+    if (facts) return begin(begun, facts->range);
   } catch (...) {  // no memory, or no lane
-    begun.status = answer_status::failed;
+    refusal = answer_status::failed;
   }
+  end(begun, refusal);
 }
 
 TENSORHUB_DECL void stage_desk::begin(piece& begun, const memory_range& range) {
   const region_request& wanted = begun.job.request;
+  if (wanted.offset > range.bytes || wanted.bytes > range.bytes - wanted.offset)
+    return end(begun, answer_status::denied);
+  if (needs_device(range)) return begin_on_device(begun, range);
+  const detail::peer_read reading;
+  std::memcpy(begun.job.into->slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
+  end(begun, answer_status::granted);
+}
+
+TENSORHUB_DECL void stage_desk::begin_on_device(piece& begun, const memory_range& range) {
+  const region_request& wanted = begun.job.request;
   const stage_file& into = *begun.job.into;
-  if (wanted.offset > range.bytes || wanted.bytes > range.bytes - wanted.offset) {
-    begun.status = answer_status::denied;
-  } else if (!needs_device(range)) {
-    const detail::peer_read reading;
-    std::memcpy(into.slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
-    begun.status = answer_status::granted;
+  if (wanted.bytes >= worth_pinning_bytes) into.pin(*range.device);
+  auto& lane = lanes_[range.device];
+  if (!lane) lane = range.device->open_lane();
+  // The loan has an end, and the driver may have been slow.
+  if (clock::now() > begun.until) return end(begun, answer_status::failed);
+  begun.ticket = lane->copy(into.slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
+  if (begun.ticket != 0) {
+    begun.lane = lane;
   } else {
-    into.pin(*range.device);
-    auto& lane = lanes_[range.device];
-    if (!lane) lane = range.device->open_lane();
-    begun.device = range.device;
-    begun.ticket = lane->copy(into.slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
+    lanes_.erase(range.device);  // it takes no more; what it has goes on
+    end(begun, answer_status::failed);
   }
+}
+
+TENSORHUB_DECL bool stage_desk::look_at(piece& begun) noexcept {
+  if (begun.lane == nullptr) return true;
+  const lane_state state = begun.lane->state(begun.ticket);
+  if (state == lane_state::pending && clock::now() < begun.until) return false;
+  if (state != lane_state::done) {
+    std::erase_if(lanes_, [&](const auto& each) { return each.second == begun.lane; });
+    begun.lane.reset();  // the last piece of it returns when the lane is idle
+  }
+  end(begun, state == lane_state::done ? answer_status::granted : answer_status::failed);
+  return true;
 }
 
 TENSORHUB_DECL void stage_desk::finish(std::unique_lock<std::mutex>& lock) noexcept {
-  piece& first = begun_.front();
   lock.unlock();
-  if (first.device != nullptr) {
-    const duration left = std::max<duration>(first.until - clock::now(), duration::zero());
-    const auto& lane = lanes_[first.device];
-    if (first.ticket != 0 && lane->wait(first.ticket, left) == lane_state::done)
-      first.status = answer_status::granted;
-    else
-      fail_lane_of(first);
+  const auto over = detail::find_if(begun_, [this](piece& each) { return look_at(each); });
+  if (over == begun_.end()) {
+    const piece& first = begun_.front();
+    static_cast<void>(first.lane->wait(first.ticket, std::chrono::milliseconds{1}));
+    lock.lock();
+    return;
   }
-  if (first.is_lent) regions_->give_back(first.job.request.key.region);
+  answer_(over->job, over->status);
   lock.lock();
-  const piece done = std::move(first);
-  begun_.erase(begun_.begin());
-  lock.unlock();
-  settled_.notify_all();
-  answer_(done.job, done.status);
-  lock.lock();
+  begun_.erase(over);
 }
 
-/// Its pieces have failed, with the status that they have.
-TENSORHUB_DECL void stage_desk::fail_lane_of(const piece& failed) noexcept {
-  device_access* const device = failed.device;
-  lanes_.erase(device);  // returns when the lane is idle
-  for (piece& each : begun_) {
-    if (each.device == device) each.device = nullptr;
+TENSORHUB_DECL void stage_desk::end(piece& begun, answer_status status) noexcept {
+  begun.status = status;
+  begun.lane.reset();
+  if (std::exchange(begun.is_lent, false)) regions_->give_back(begun.job.request.key.region);
+  {
+    const std::lock_guard lock{mutex_};
+    begun.is_over = true;
   }
+  settled_.notify_all();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
