@@ -53,8 +53,8 @@ struct worker_options {
   bool spot = false;                                  ///< may vanish: serves, but is never relied upon
   std::uint64_t chunk_bytes = defaults::chunk_bytes;  ///< the same for all workers of a model
   std::size_t lanes = 2;  ///< threads that read during an update and digest during a publish
-  /// Reads outstanding per lane; 0: 4, and from quick sources 64 where tensors lie on a device, which copies and
-  /// digests in batches.
+  /// Reads outstanding per lane; 0: 4, and from quick sources 64 where tensors lie on a device, which copies
+  /// and digests in batches.
   std::size_t window_chunks = 0;
   /// The same to a source in another datacenter. Times `lanes` and `chunk_bytes` it is what is on its way at
   /// a time: 1-2 bandwidth-delay products of the path fill it (64 MiB: 5 Gbit/s x 50 ms, twice); more only
