@@ -160,7 +160,7 @@ TEST_CASE("same_host: a device that never ends a copy holds up nobody for ever")
   CHECK(clock::now() - begun < 30s);
 }
 
-TEST_CASE("same_host: a device that never ends a copy holds up no piece of other memory") {
+TEST_CASE("same_host: a device that never ends a copy does not hold up pieces of other memory") {
   constexpr wire::stage_limits limits{.copy = 60s, .lane_end = 60s, .margin = 60s};
   staged_piece piece{60s, limits};
   const auto begun = clock::now();

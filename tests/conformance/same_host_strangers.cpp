@@ -213,3 +213,18 @@ TEST_CASE("a file that cannot be opened again for reading only is not offered") 
   ::fchmod(writable.get(), 0644);
   CHECK(offered(writable.get()) == O_RDONLY);
 }
+
+TEST_CASE("same_host: a file is mapped once for all, and a mere path of it hides it from nobody") {
+  const unique_fd file{::memfd_create("shared", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+  REQUIRE(::ftruncate(file.get(), 8192) == 0);
+  REQUIRE(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  const auto opened = [&](int flags) { return unique_fd{::open(path.c_str(), flags | O_CLOEXEC)}; };
+  wire::import_table table;
+  const auto of_stranger = table.adopt(opened(O_PATH), true);  // of the same device and inode
+  CHECK(of_stranger->data() == nullptr);
+  const auto of_source = table.adopt(opened(O_RDONLY), true);
+  CHECK(of_source->data() != nullptr);
+  CHECK(table.adopt(opened(O_RDONLY), true) == of_source);
+  CHECK(table.adopt(opened(O_PATH), true) == of_source);
+}

@@ -484,7 +484,7 @@ class pull_driver {
           if (task.kind == pull_task::kind_type::block) self.block_pending = false;
           core_.not_posted(channel.id, task);
         }
-        wake_all(&self.queue);  // others may take them
+        if (done > 0) wake_all(&self.queue);  // others may have looked meanwhile
         break;
       }
     }

@@ -192,6 +192,7 @@ class cuda_lane final : public device_lane {
     const std::byte* results = nullptr;
     digest128* out = nullptr;
     std::size_t result_count = 0;
+    lane_ticket call = 0;  ///< the ticket of the whole call
   };
 
   /// The allocation of an address, kept while one call examines its runs.
@@ -237,13 +238,17 @@ class cuda_lane final : public device_lane {
       failed_ = true;
       trouble_.assign(e.what());
     }
+    for (piece& each : pieces_) {  // the caller does not wait for its digests
+      if (each.call == queued_ + 1) each.out = nullptr;
+    }
     return 0;
   }
 
   void put_event(piece behind) {
-    pieces_.push_back(behind);
     // So that `advance` can return them without allocating.
-    free_events_.reserve(free_events_.size() + pieces_.size());
+    free_events_.reserve(free_events_.size() + pieces_.size() + 1);
+    behind.call = queued_ + 1;
+    pieces_.push_back(behind);
     CUresult result = CUDA_SUCCESS;
     if (free_events_.empty()) {
       result = cuda_->event_create(&pieces_.back().event, CU_EVENT_DISABLE_TIMING);

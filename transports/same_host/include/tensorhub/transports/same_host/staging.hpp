@@ -106,7 +106,7 @@ class stage_desk {
     bool is_over = false;       ///< with this status, which is not told yet
     answer_status status = answer_status::failed;
     std::shared_ptr<device_lane> lane{};  ///< that copies it; null: over
-    lane_ticket ticket = 0;
+    lane_ticket ticket = 0;               ///< zero: the lane has refused it
   };
 
   void run() noexcept;
@@ -118,6 +118,8 @@ class stage_desk {
   /// Answers one piece that is over, or waits a little for the oldest one.
   void finish(std::unique_lock<std::mutex>& lock) noexcept;
   void end(piece& begun, answer_status status) noexcept;
+  /// The lane has failed or hangs: returns when it is idle, and its pieces have failed.
+  void end_lane(std::shared_ptr<device_lane> lane) noexcept;
 
   region_table* regions_;
   std::function<void(const stage_job&, answer_status)> answer_;

@@ -3,6 +3,7 @@
 /// Definitions of staging.hpp.
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -102,38 +103,54 @@ TENSORHUB_DECL void stage_desk::begin_on_device(piece& begun, const memory_range
   // The loan has an end, and the driver may have been slow.
   if (clock::now() > begun.until) return end(begun, answer_status::failed);
   begun.ticket = lane->copy(into.slot(wanted.slot), range.data + wanted.offset, wanted.bytes);
-  if (begun.ticket != 0) {
-    begun.lane = lane;
-  } else {
-    lanes_.erase(range.device);  // it takes no more; what it has goes on
-    end(begun, answer_status::failed);
-  }
+  begun.lane = lane;
+  if (begun.ticket == 0) lanes_.erase(range.device);  // it takes no more; what it has goes on
 }
 
 TENSORHUB_DECL bool stage_desk::look_at(piece& begun) noexcept {
   if (begun.lane == nullptr) return true;
+  if (begun.ticket == 0) {
+    // Nobody knows whether the device has begun it: it is over when the lane is.
+    const bool is_alone = detail::none_of(
+        begun_, [&](const piece& each) { return &each != &begun && each.lane == begun.lane; });
+    if (is_alone) end_lane(begun.lane);
+    return is_alone;
+  }
   const lane_state state = begun.lane->state(begun.ticket);
   if (state == lane_state::pending && clock::now() < begun.until) return false;
-  if (state != lane_state::done) {
-    std::erase_if(lanes_, [&](const auto& each) { return each.second == begun.lane; });
-    begun.lane.reset();  // the last piece of it returns when the lane is idle
-  }
-  end(begun, state == lane_state::done ? answer_status::granted : answer_status::failed);
+  state == lane_state::done ? end(begun, answer_status::granted) : end_lane(begun.lane);
   return true;
+}
+
+TENSORHUB_DECL void stage_desk::end_lane(std::shared_ptr<device_lane> lane) noexcept {
+  std::erase_if(lanes_, [&](const auto& each) { return each.second == lane; });
+  std::array<bool, pieces_at_once> is_of_lane{};
+  for (std::size_t i = 0; i < begun_.size(); ++i) {
+    is_of_lane[i] = begun_[i].lane == lane;
+    if (is_of_lane[i]) begun_[i].lane.reset();
+  }
+  lane.reset();  // returns when it is idle
+  for (std::size_t i = 0; i < begun_.size(); ++i) {
+    if (is_of_lane[i]) end(begun_[i], answer_status::failed);
+  }
 }
 
 TENSORHUB_DECL void stage_desk::finish(std::unique_lock<std::mutex>& lock) noexcept {
   lock.unlock();
   const auto over = detail::find_if(begun_, [this](piece& each) { return look_at(each); });
   if (over == begun_.end()) {
-    const piece& first = begun_.front();
-    static_cast<void>(first.lane->wait(first.ticket, std::chrono::milliseconds{1}));
-    lock.lock();
-    return;
+    const auto pending = detail::find_if(begun_, [](const piece& each) { return each.ticket != 0; });
+    static_cast<void>(pending->lane->wait(pending->ticket, std::chrono::milliseconds{1}));
+    return lock.lock();
   }
   answer_(over->job, over->status);
+  {
+    const stage_job gone = std::move(over->job);  // its file may end with it: not under the mutex
+    lock.lock();
+    begun_.erase(over);
+    lock.unlock();
+  }
   lock.lock();
-  begun_.erase(over);
 }
 
 TENSORHUB_DECL void stage_desk::end(piece& begun, answer_status status) noexcept {
