@@ -164,6 +164,7 @@ struct rollout_name {
     name.copy(replica, sizeof replica - 1);
   }
 };
+
 /// The rollout's process: takes the versions that it is told, and says whether it holds them (1), and whether
 /// it mapped all of the trainer's memory (2).
 template <typename Driver>

@@ -42,8 +42,7 @@ class chunk_digests {
   /// fails, with the first chunk of its batch in the context.
   void make(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out) {
     begin(seed, chunks, out);
-    while (!finished(device_lane::patience)) {
-    }
+    finish();
   }
 
   /// Begins what `make` does; devices work while the caller goes on. The chunks' bytes and `out` must stay
@@ -117,10 +116,15 @@ class chunk_digests {
         if (with.scratch.bytes() < batch[i].bytes) with.scratch = pinned_memory{device, batch[i].bytes};
         note(with, with.lane->copy(with.scratch.data(), batch[i].data, batch[i].bytes), batch.subspan(i, 1),
              {});
-        while (!finished(device_lane::patience)) {
-        }
+        finish();
         out[i] = by_cpu(seed, {batch[i].chunk, with.scratch.data(), batch[i].bytes, nullptr});
       }
+    }
+  }
+
+  /// Each batch has an end: `is_done` throws at its deadline.
+  void finish() {
+    while (!finished(device_lane::patience)) {
     }
   }
 

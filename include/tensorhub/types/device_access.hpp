@@ -135,11 +135,10 @@ class device_access {
 
   /// Pins whole pages of shared memory that this process has mapped, so that the device copies from and to
   /// them at full speed; with `read_only` from them. False: they stay as they are, and copies work as before.
-  [[nodiscard]] virtual bool pin(std::byte* pages, std::uint64_t bytes, bool read_only) noexcept {
-    static_cast<void>(pages), static_cast<void>(bytes), static_cast<void>(read_only);
+  [[nodiscard]] virtual bool pin(std::byte* /*pages*/, std::uint64_t /*bytes*/, bool /*read_only*/) noexcept {
     return false;
   }
-  virtual void unpin(std::byte* pages) noexcept { static_cast<void>(pages); }
+  virtual void unpin(std::byte* /*pages*/) noexcept {}
 
   /// Empty if other processes cannot map this memory; `why_not` then has the reason. `range` lies on this
   /// device.
@@ -190,22 +189,21 @@ class pinned_memory {
   std::uint64_t bytes_ = 0;
 };
 
-/// RAII over `pin`. Empty when default-constructed, and where the device could not pin the pages.
+/// RAII over `device_access::pin`. It must end before the pages' mapping.
 class pinned_pages {
  public:
   pinned_pages() = default;
-  pinned_pages(device_access& device, std::byte* pages, std::uint64_t bytes, bool read_only) noexcept
-      : device_{device.pin(pages, bytes, read_only) ? &device : nullptr}, pages_{pages} {}
-  pinned_pages(pinned_pages&& other) noexcept
-      : device_{std::exchange(other.device_, nullptr)}, pages_{other.pages_} {}
-  pinned_pages& operator=(pinned_pages&& other) noexcept {
-    pinned_pages old{std::move(other)};
-    std::swap(device_, old.device_);
-    std::swap(pages_, old.pages_);
-    return *this;
-  }
+  pinned_pages(const pinned_pages&) = delete;
+  pinned_pages& operator=(const pinned_pages&) = delete;
   ~pinned_pages() {
     if (device_ != nullptr) device_->unpin(pages_);
+  }
+
+  /// The first call decides: later ones do nothing, also if that device could not pin the pages.
+  void pin(device_access& device, std::byte* pages, std::uint64_t bytes, bool read_only) noexcept {
+    if (pages_ != nullptr) return;
+    pages_ = pages;
+    if (device.pin(pages, bytes, read_only)) device_ = &device;
   }
 
  private:

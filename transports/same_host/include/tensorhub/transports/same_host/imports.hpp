@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -43,7 +42,7 @@ class remote_file {
  private:
   struct slice_record {
     std::uint64_t copied_bytes = 0;
-    std::optional<pinned_pages> pages{};
+    pinned_pages pages{};
   };
   detail::unique_fd descriptor_;
   detail::file_mapping_view view_;

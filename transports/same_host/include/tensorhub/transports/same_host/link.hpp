@@ -25,7 +25,6 @@
 #include <cstring>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -124,7 +123,7 @@ class link {
   [[nodiscard]] const std::array<stage_slot, stage_slots>& slots() const noexcept { return slots_; }
   /// The slot's bytes, once the slot is ready.
   [[nodiscard]] const std::byte* staged(const stage_slot& slot) const noexcept;
-  /// The device will copy from the slots: the first one pins them.
+  /// The device will copy from the slots.
   void pin_staged(device_access& by) noexcept;
   /// Drops this read's pieces.
   void forget(const void* owner) noexcept;
@@ -221,7 +220,7 @@ class link {
   std::uint64_t last_number_ = 0;
   struct stage_view {
     file_mapping_view view{};
-    std::optional<pinned_pages> pages{};  ///< after the mapping: unpinned before it ends
+    pinned_pages pages{};  ///< after the mapping: unpinned before it ends
   };
   stage_view stage_{};
   std::array<stage_slot, stage_slots> slots_{};

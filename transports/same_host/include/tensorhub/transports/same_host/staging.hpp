@@ -26,7 +26,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -56,15 +55,13 @@ class stage_file {
   /// No further piece is copied into the file; `stage_desk::settle` waits for those that have begun.
   void close() noexcept { is_closed_ = true; }
   [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
-  /// The device will copy into the slots: the first one pins them. One thread calls it.
-  void pin(device_access& by) const noexcept {
-    if (!pages_) pages_.emplace(by, view_.data(), bytes, false);
-  }
+  /// The device will copy into the slots. One thread calls it.
+  void pin(device_access& by) const noexcept { pages_.pin(by, view_.data(), bytes, false); }
 
  private:
   detail::unique_fd file_;
   file_mapping_view view_;
-  mutable std::optional<pinned_pages> pages_;  ///< after the mapping: unpinned before it ends
+  mutable pinned_pages pages_;  ///< after the mapping: unpinned before it ends
   std::atomic<bool> is_closed_ = false;
 };
 
@@ -115,7 +112,7 @@ class stage_desk {
   void begin_on_device(piece& begun, const memory_range& range);
   /// True: the piece is over.
   [[nodiscard]] bool look_at(piece& begun) noexcept;
-  /// Answers one piece that is over, or waits a little for the oldest one.
+  /// Answers one piece that is over, or waits a little for one that is not.
   void finish(std::unique_lock<std::mutex>& lock) noexcept;
   void end(piece& begun, answer_status status) noexcept;
   /// The lane has failed or hangs: returns when it is idle, and its pieces have failed.

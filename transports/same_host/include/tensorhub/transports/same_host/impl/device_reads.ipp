@@ -142,9 +142,7 @@ TENSORHUB_DECL void device_reads::choose_way(read_record& read) {
   device_part& part = read.part;
   if (region.memory == region_memory::host) {
     part.lane = &lane_of(*read.device);
-    if (region.file && region.file->data() != nullptr) {
-      return copy_from_file(read, *region.file);
-    }
+    if (region.file && region.file->data() != nullptr) return copy_from_file(read, *region.file);
     part.way = way_type::bounced;
     return advance(read);
   }
@@ -320,7 +318,7 @@ TENSORHUB_DECL void device_reads::take_down(const device_lane_record::piece& pie
 }
 
 TENSORHUB_DECL void device_reads::land(device_lane_record& on) noexcept {
-  if (on.flying.empty()) return;
+  if (on.flying.empty()) return;  // nothing has shown yet that the lane is well
   while (!on.flying.empty()) {
     const lane_state state = state_of(on);
     if (state == lane_state::pending) return;

@@ -25,8 +25,7 @@ TENSORHUB_DECL void remote_file::expect_copy(device_access& by, std::uint64_t of
   const std::lock_guard lock{mutex_};
   slice_record& slice = slices_[number];
   slice.copied_bytes += bytes;
-  if (!slice.pages && slice.copied_bytes > length / 8)
-    slice.pages.emplace(by, view_.data() + first, length, true);
+  if (slice.copied_bytes > length / 8) slice.pages.pin(by, view_.data() + first, length, true);
 }
 
 TENSORHUB_DECL std::shared_ptr<const remote_file> import_table::adopt(detail::unique_fd descriptor,

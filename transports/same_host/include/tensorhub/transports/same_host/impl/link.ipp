@@ -143,7 +143,7 @@ TENSORHUB_DECL const std::byte* link::staged(const stage_slot& slot) const noexc
 }
 
 TENSORHUB_DECL void link::pin_staged(device_access& by) noexcept {
-  if (!stage_.pages) stage_.pages.emplace(by, stage_.view.data(), stage_slots * stage_piece_bytes, true);
+  stage_.pages.pin(by, stage_.view.data(), stage_slots * stage_piece_bytes, true);
 }
 
 TENSORHUB_DECL void link::forget(const void* owner) noexcept {
