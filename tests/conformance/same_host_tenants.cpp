@@ -287,6 +287,10 @@ TEST_CASE("same_host: who ends a permission waits for the piece that is being st
     for (std::uint32_t slot = 0; slot < wire::stage_slots; ++slot)
       REQUIRE(reader.send(wire::request_kind::staged_piece, slot));
     REQUIRE(gate.wait_for_a_wait(0, [] { return false; }));
+    for (const auto until = std::chrono::steady_clock::now() + 60s;
+         gate.queued < 4 && std::chrono::steady_clock::now() < until;)
+      std::this_thread::sleep_for(1ms);
+    REQUIRE(gate.queued == 4);  // so many are copied at a time
     std::atomic<bool> is_copied = false;
     bool has_waited = false;
     std::jthread ending{[&] {
@@ -299,7 +303,7 @@ TEST_CASE("same_host: who ends a permission waits for the piece that is being st
     gate.open();
     ending.join();
     CHECK(has_waited);
-    // Another reader's piece is behind those that were left: four are copied at a time.
+    // Another reader's piece is behind those that were left.
     hoarder other{facts(), incarnation{reader_id.value + 1}};
     other.ask(wire::request_kind::staged_piece);
     CHECK(gate.queued == 5);
