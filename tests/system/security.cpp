@@ -559,6 +559,14 @@ TEST_CASE("security: a member that sends messages without end loses its connecti
   member.set(zmq::sockopt::curve_publickey, door.good.public_key);
   member.set(zmq::sockopt::curve_secretkey, door.good.secret_key);
   member.connect(from_elsewhere(door.server->address()));
+  SUBCASE("of one sender") {}
+  SUBCASE("after questions of many senders that it has invented") {
+    tensorhub::encoder encoder;
+    for (std::uint64_t sender = 1; sender <= tensorhub::limits::workers_of_connection; ++sender) {
+      const auto frame = encoder.encode({sender, {1}, {}, tensorhub::messages::list_request{}});
+      REQUIRE(member.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none));
+    }
+  }
   const auto began = std::chrono::steady_clock::now();
   constexpr int frames = 200'000;
   for (int i = 0; i < frames && door.seen().flooding_connections == 0; ++i)

@@ -110,6 +110,13 @@ class catalog_server::loop {
     std::uint64_t as_of = 0;   ///< `curve_guard::changes` when that was looked up
   };
 
+  /// Who speaks over a connection.
+  struct speakers {
+    std::unordered_set<incarnation> all{};  ///< never empty
+    std::size_t admitted = 0;               ///< of them, when they were counted
+    time_point count_at{};
+  };
+
   [[nodiscard]] static options checked(options how) {
     how.log = never_throwing(std::move(how.log));
     how.catalog = validated(std::move(how.catalog));
@@ -251,15 +258,24 @@ class catalog_server::loop {
       close_connection("more than " + std::to_string(detail::heard_bytes_per_second >> 20) +
                        " MiB a second in large messages");
   }
-  /// With keys: each worker of a connection has a share. (One that updates 64 KiB without a pause sends some
-  /// 6,000 messages a second.)
+  /// With keys: each worker that was admitted over a connection has a share. (One that updates 64 KiB without
+  /// a pause sends some 6,000 messages a second.)
   [[nodiscard]] bool sends_few_messages() {
     std::string& connection = budgets_.connection;
     connection.assign(identity_.to_string_view());
-    const auto workers = speakers_.find(connection);
-    const std::size_t shares = workers == speakers_.end() ? 1 : workers->second.size();
-    return budgets_.messages.admits(
-        connection, limits::workers_of_connection / std::max(shares, std::size_t{1}), clock_.now());
+    const time_point now = clock_.now();
+    const auto known = speakers_.find(connection);
+    const std::size_t workers = known == speakers_.end() ? 0 : count_admitted(known->second, now);
+    return budgets_.messages.admits(connection,
+                                    limits::workers_of_connection / std::max<std::size_t>(workers, 1), now);
+  }
+  /// Not for every message: there may be many.
+  [[nodiscard]] std::size_t count_admitted(speakers& some, time_point now) const {
+    if (now < some.count_at) return some.admitted;
+    some.count_at = now + std::chrono::milliseconds{100};
+    const auto is_admitted = [this](incarnation each) { return catalog_.knows(each); };
+    some.admitted = static_cast<std::size_t>(detail::count_if(some.all, is_admitted));
+    return some.admitted;
   }
   [[nodiscard]] bool sends_few_bytes(std::size_t bytes) {
     // A client with a key can open many connections: those of one key at one address share an account.
@@ -391,34 +407,34 @@ class catalog_server::loop {
   /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker
   /// has its own connection; a client that invents workers uses one for many.)
   bool arrive(route& known, incarnation sender, std::string_view from) {
-    std::unordered_set<incarnation>& speakers = speakers_[std::string{from}];
-    if (speakers.size() >= limits::workers_of_connection) forget_strangers(speakers);
-    if (speakers.size() >= limits::workers_of_connection) {
+    std::unordered_set<incarnation>& present = speakers_[std::string{from}].all;
+    if (present.size() >= limits::workers_of_connection) forget_strangers(present);
+    if (present.size() >= limits::workers_of_connection) {
       const std::uint64_t dropped = tally_.crowded.fetch_add(1, std::memory_order_relaxed) + 1;
       if (std::has_single_bit(
               dropped))  // logged at powers of two only, so that a flood does not fill the log
         say({log_level::warning,
              "dropped a message of worker " + to_hex(sender) + " from " +
                  std::string{property("Peer-Address")} + ": its connection speaks for " +
-                 std::to_string(speakers.size()) + " other workers already (" + std::to_string(dropped) +
+                 std::to_string(present.size()) + " other workers already (" + std::to_string(dropped) +
                  " such messages so far)",
              {}});
       return false;
     }
-    speakers.insert(sender);
+    present.insert(sender);
     depart(sender, known.connection);
     known.connection.assign(from);
     return true;
   }
   void depart(incarnation worker, const std::string& connection) {
-    const auto speakers = speakers_.find(connection);
-    if (speakers == speakers_.end()) return;
-    speakers->second.erase(worker);
-    if (speakers->second.empty()) speakers_.erase(speakers);
+    const auto found = speakers_.find(connection);
+    if (found == speakers_.end()) return;
+    found->second.all.erase(worker);
+    if (found->second.all.empty()) speakers_.erase(found);
   }
   /// A process may have had many workers one after the other: those that have left need no route any more.
-  void forget_strangers(std::unordered_set<incarnation>& speakers) {
-    std::erase_if(speakers, [this](incarnation each) {
+  void forget_strangers(std::unordered_set<incarnation>& present) {
+    std::erase_if(present, [this](incarnation each) {
       if (is_proved(each)) return false;
       routes_.erase(each);
       return true;
@@ -550,8 +566,7 @@ class catalog_server::loop {
   encoder encoder_;
   decoder decoder_;
   std::unordered_map<incarnation, route> routes_;
-  std::unordered_map<std::string, std::unordered_set<incarnation>>
-      speakers_;  ///< of each connection; never empty
+  std::unordered_map<std::string, speakers> speakers_;  ///< by connection
   message_counts tally_;
   detail::mirrored<catalog_statistics> counted_;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
