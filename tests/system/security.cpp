@@ -387,17 +387,56 @@ TEST_CASE("security: an incarnation belongs to the key that it came with") {
   CHECK(reader.worker.update().version == 1);
 }
 
-TEST_CASE("security: a worker whose join waits for the layout is nobody else's") {
+namespace {
+
+/// The join of a worker waits for the layout, for which others were asked.
+class waiting_join {
+ public:
+  waiting_join() {
+    door.server->allow(second.public_key, "another one");
+    const auto list = [this](std::uint64_t sequence) {
+      victim.say(77, sequence, tensorhub::messages::list_request{});
+      return holds_alternative<tensorhub::messages::list_reply>(victim.hear().body);
+    };
+    REQUIRE(list(1));  // its handshake is over
+    // Three that are asked for the layout, and do not answer: the victim waits. (For half a second: a slow
+    // machine tries it again, with another model.)
+    for (std::uint64_t round = 1; round < 100; ++round) {
+      model = "policy-" + std::to_string(round);
+      for (const std::uint64_t number : {1u, 2u, 3u}) {
+        other.say(self_of(second, number), round, join_of(number, false));
+        REQUIRE(is_asked_for_layout(other.hear()));
+      }
+      victim.say(self, round, join_of(4, false));
+      if (list(1 + round)) break;
+      REQUIRE(holds_alternative<tensorhub::messages::list_reply>(victim.hear().body));
+    }
+  }
+  /// The layout comes.
+  void tell() {
+    other.say(self_of(second, 1), 1000, join_of(1, true));
+    const auto heard = other.hear();
+    REQUIRE(holds_alternative<tensorhub::messages::join_reply>(heard.body));
+    CHECK_FALSE(is_asked_for_layout(heard));
+  }
+  [[nodiscard]] static bool is_asked_for_layout(const tensorhub::messages::envelope& said) {
+    const auto* reply = get_if<tensorhub::messages::join_reply>(&said.body);
+    REQUIRE(reply != nullptr);
+    CHECK(reply->result.ok());
+    return reply->wants_layout;
+  }
+
   secured_server door;
-  const curve_key_pair second = make_curve_keys();
-  door.server->allow(second.public_key, "another one");
+  curve_key_pair second = make_curve_keys();
   raw_client victim{door, door.good};
-  raw_client forger{door, second};
-  const auto self_of = [](const curve_key_pair& keys, std::uint64_t number) {
+  raw_client other{door, second};
+  std::uint64_t self = self_of(door.good, 4);
+
+ private:
+  [[nodiscard]] static std::uint64_t self_of(const curve_key_pair& keys, std::uint64_t number) {
     return tensorhub::incarnation_of(keys.public_key, {number, 0}).value;
-  };
-  std::string model;
-  const auto join_of = [&](std::uint64_t number, bool tells) {
+  }
+  [[nodiscard]] tensorhub::messages::join_request join_of(std::uint64_t number, bool tells) const {
     const tensorhub::layout shape{{{"wq", tensorhub::dtype::f32, {8}}}};
     tensorhub::messages::join_request join;
     join.model = model;
@@ -411,37 +450,39 @@ TEST_CASE("security: a worker whose join waits for the layout is nobody else's")
     join.chunk_count = shape.chunk_count();
     if (tells) join.tensors.assign(shape.tensors().begin(), shape.tensors().end());
     return join;
-  };
-  const auto is_asked_for_layout = [&](const tensorhub::messages::envelope& said) {
-    const auto* reply = get_if<tensorhub::messages::join_reply>(&said.body);
-    REQUIRE(reply != nullptr);
-    CHECK(reply->result.ok());
-    return reply->wants_layout;
-  };
-  victim.say(77, 1, tensorhub::messages::list_request{});  // its handshake is over
-  REQUIRE(holds_alternative<tensorhub::messages::list_reply>(victim.hear().body));
-  // Three that are asked for the layout, and do not answer: the victim waits. (For half a second: a slow
-  // machine tries it again, with another model.)
-  const std::uint64_t self = self_of(door.good, 4);
-  for (std::uint64_t round = 1; round < 100; ++round) {
-    model = "policy-" + std::to_string(round);
-    for (const std::uint64_t number : {1u, 2u, 3u}) {
-      forger.say(self_of(second, number), round, join_of(number, false));
-      REQUIRE(is_asked_for_layout(forger.hear()));
-    }
-    victim.say(self, round, join_of(4, false));
-    victim.say(77, 1 + round, tensorhub::messages::list_request{});
-    if (holds_alternative<tensorhub::messages::list_reply>(victim.hear().body)) break;
-    REQUIRE(holds_alternative<tensorhub::messages::list_reply>(victim.hear().body));
   }
-  // Then somebody else speaks as the victim, and the layout comes.
-  forger.say(self, 1000, tensorhub::messages::list_request{});
-  forger.say(self_of(second, 1), 1000, join_of(1, true));
-  const auto heard = forger.hear();
-  REQUIRE(holds_alternative<tensorhub::messages::join_reply>(heard.body));
-  CHECK_FALSE(is_asked_for_layout(heard));
-  CHECK_FALSE(is_asked_for_layout(victim.hear()));
-  CHECK(door.seen().forged_messages == 1);
+
+  std::string model;
+};
+
+}  // namespace
+
+TEST_CASE("security: a worker whose join waits for the layout is nobody else's") {
+  waiting_join scene;
+  scene.other.say(scene.self, 1000, tensorhub::messages::list_request{});
+  scene.tell();
+  CHECK_FALSE(waiting_join::is_asked_for_layout(scene.victim.hear()));
+  CHECK(scene.door.seen().forged_messages == 1);
+}
+
+TEST_CASE("security: a join that waits is carried out with the rights that its key has by then") {
+  waiting_join scene;
+  SUBCASE("none, as the key was revoked") {
+    REQUIRE(scene.door.server->revoke(scene.door.good.public_key));
+    scene.tell();
+  }
+  SUBCASE("others") {
+    scene.door.server->allow(scene.door.good.public_key,
+                             tensorhub::client_rules_of("good replicas=trainer-*"));
+    scene.tell();
+    const auto heard = scene.victim.hear();
+    const auto* reply = get_if<tensorhub::messages::join_reply>(&heard.body);
+    REQUIRE(reply != nullptr);
+    CHECK(reply->result.code == errc::refused);
+  }
+  scene.other.say(78, 1, tensorhub::messages::list_request{});  // what was counted until then is shown
+  REQUIRE(holds_alternative<tensorhub::messages::list_reply>(scene.other.hear().body));
+  CHECK(scene.door.seen().workers == 1);
 }
 
 TEST_CASE("security: workers that share a key do not speak for each other") {

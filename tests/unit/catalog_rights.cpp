@@ -223,6 +223,35 @@ TEST_CASE(
   CHECK_FALSE(server.core.verdict_of(reader).has_value());
 }
 
+TEST_CASE("catalog rights: when the list has changed, everybody has the rights of now, without a message") {
+  driver server;
+  const auto rules_now = [](rights some) {
+    return [some](const std::string& key) { return key == "gone" ? nullptr : client_that_may(some).rules; };
+  };
+  const auto joins = [&](std::uint64_t id, const std::string& key, bool tells) {
+    server.clients[{id}] = client_that_may(right::read | right::publish | right::serve, key);
+    auto join = server.join_message("worker-" + std::to_string(id));
+    if (!tells) join.tensors.clear();
+    return server.send({id}, join);
+  };
+  for (const std::uint64_t asked : {1u, 2u, 3u}) static_cast<void>(joins(asked, "good", false));
+  const std::uint64_t waits = joins(4, "good", false);
+  static_cast<void>(joins(5, "gone", false));
+  REQUIRE((server.core.is_joining({4}) && server.core.is_joining({5})));
+  server.core.review(server.now, rules_now(right::look));
+  CHECK_FALSE(server.core.is_joining({5}));
+  static_cast<void>(joins(6, "gone", true));  // the layout comes
+  CHECK(server.core.record_of({4}) == nullptr);
+  const auto refused = server.answer<messages::join_reply>({4}, waits);
+  REQUIRE(refused.has_value());
+  CHECK(refused->result.code == errc::refused);
+  CHECK(server.core.record_of({5}) == nullptr);
+  REQUIRE(server.publish({6}, 1).ok());
+  CHECK(server.available() == versions{1});
+  server.core.review(server.now, rules_now(right::look));
+  CHECK(server.available().empty());
+}
+
 TEST_CASE("catalog rights: a key that may not read any more, for its model or at all, ends what it reads") {
   driver server;
   const incarnation trainer = server.join(1, "trainer");

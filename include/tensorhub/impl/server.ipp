@@ -99,15 +99,19 @@ class catalog_server::loop {
     if (!is_curve_key(key))
       throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
     guard_->allow(key, std::move(rules));
+    signal_.raise();
   }
-  bool revoke(const std::string& key) { return guard_ && guard_->revoke(key); }
+  bool revoke(const std::string& key) {
+    const bool was_allowed = guard_ && guard_->revoke(key);
+    if (was_allowed) signal_.raise();
+    return was_allowed;
+  }
 
  private:
   /// The connection of an incarnation, and the key that owns it.
   struct route {
     std::string connection{};  ///< its ROUTER identity; five bytes unless the peer chose its own
-    client_identity client{};  ///< whose it is, and what it may do; empty without security
-    std::uint64_t as_of = 0;   ///< `curve_guard::changes` when that was looked up
+    client_identity client{};  ///< whose it is, and what it may do (revoked: null); empty without security
   };
 
   /// Who speaks over a connection.
@@ -175,6 +179,7 @@ class catalog_server::loop {
     const bool more = receive_some();
     const time_point now = clock_.now();
     detect_pause(now);
+    if (guard_) review_rights();
     if (now >= next_timer()) catalog_.advance(now, drained_ < began && is_behind(now));
     flush();
     counted_.show(catalog_.statistics());
@@ -305,6 +310,7 @@ class catalog_server::loop {
     if (decoded.message.sender == 0) return count_bad();
     tally_.messages.fetch_add(1, std::memory_order_relaxed);
     const bool joins = get_if<messages::join_request>(&decoded.message.body) != nullptr;
+    if (guard_) review_rights();
     if (guard_ && joins && !proves_itself(decoded.message, from)) return;
     const route* const known = remember(incarnation{decoded.message.sender}, from, joins);
     if (known == nullptr) return;
@@ -358,7 +364,7 @@ class catalog_server::loop {
     // Before it has joined, whoever speaks as it may be its owner, which the join will prove.
     if (fresh || (known.client.key != key && !is_proved(sender))) {
       depart(sender, known.connection);
-      known = {{}, {std::string{key}, nullptr}, 0};
+      known = {{}, {std::string{key}, guard_ ? guard_->rules_of(key) : nullptr}};
     }
     const bool is_bound = guard_ && !joins && !known.connection.empty() && is_proved(sender);
     if (known.client.key != key || (is_bound && known.connection != from)) {
@@ -369,13 +375,11 @@ class catalog_server::loop {
                                            ", which has another connection, and the key " + known.client.key);
       return nullptr;
     }
-    if (guard_ && !is_allowed(known)) {
+    if (guard_ && known.client.rules == nullptr) {
       tally_.revoked.fetch_add(1, std::memory_order_relaxed);
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
       depart(sender, known.connection);
       known.connection.clear();
-      catalog_.revoke(clock_.now(), sender);
-      if (!catalog_.knows(sender)) catalog_.unreachable(clock_.now(), sender);  // a join of it may wait
       if (fresh) routes_.erase(entry);
       return nullptr;
     }
@@ -394,14 +398,14 @@ class catalog_server::loop {
     return &known;
   }
 
-  /// The key is on the list; what it may do is up to date afterwards.
-  [[nodiscard]] bool is_allowed(route& known) const {
+  /// If the list of keys has changed, everybody has the rights of now.
+  void review_rights() {
     const std::uint64_t changes = guard_->changes();
-    if (known.as_of != changes) {
-      known.client.rules = guard_->rules_of(known.client.key);
-      known.as_of = changes;
-    }
-    return known.client.rules != nullptr;
+    if (changes == reviewed_) return;
+    const auto rules_of = [this](const std::string& key) { return guard_->rules_of(key); };
+    for (auto& [sender, known] : routes_) known.client.rules = rules_of(known.client.key);
+    catalog_.review(clock_.now(), rules_of);
+    reviewed_ = changes;
   }
 
   /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker
@@ -574,6 +578,7 @@ class catalog_server::loop {
   time_point drained_{};                      ///< when no message waited
   detail::wake_event signal_;
   std::optional<detail::curve_guard> guard_;  ///< with security
+  std::uint64_t reviewed_ = 0;                ///< `curve_guard::changes` when rights were last looked up
   std::jthread thread_;                       ///< last member: uses all members above
 };
 

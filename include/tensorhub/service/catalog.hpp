@@ -26,6 +26,7 @@
 /// Thread safety: none; one thread at a time. Bad input never throws; the catalog answers it with a status,
 /// or ignores it and writes a log line.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,9 +67,12 @@ class catalog {
   /// Reports that the shell could not send to this worker: its connection is gone, at least for the moment.
   void unreachable(time_point now, incarnation worker);
 
-  /// This worker's key is not on the list any more: nobody is to read from it. What it sends is not received
-  /// here, so it will be declared dead.
-  void revoke(time_point now, incarnation worker);
+  /// What a key may do now; null: it is not on the list any more.
+  using rules_lookup = std::function<std::shared_ptr<const client_rules>(const std::string& key)>;
+  /// The list of keys has changed: workers, and those whose joins wait, have the rights that it gives them.
+  /// Nobody is to read from a worker whose key is gone. What that one sends is not received here, so it will
+  /// be declared dead.
+  void review(time_point now, const rules_lookup& rules_of);
 
   /// What is to be sent because of all events since the last call. Of several events taken together it is
   /// less than of each alone: a later one may make messages of an earlier one moot (`leases::is_moot`).

@@ -133,6 +133,18 @@ class admission {
   [[nodiscard]] bool is_waiting(incarnation id) const {
     return detail::any_of(searches_, [id](const auto& entry) { return entry.second.waiting.contains(id); });
   }
+  /// The list of keys has changed. Joins of keys that are gone wait no more.
+  template <typename Lookup>
+  void review(const Lookup& rules_of) {
+    for (auto& [which, search] : searches_) {
+      for (auto& [from, join] : search.waiting) join.client.rules = rules_of(join.client.key);
+      std::erase_if(search.waiting, [this](const auto& entry) {
+        const bool is_revoked = entry.second.client.rules == nullptr;
+        waiting_bytes_ -= is_revoked ? entry.second.bytes : 0;
+        return is_revoked;
+      });
+    }
+  }
   /// The worker does not wait to join (any more).
   void forget(incarnation id) {
     for (auto& [which, search] : searches_) {

@@ -177,6 +177,14 @@ struct core {
     return ids;
   }
 
+  [[nodiscard]] std::vector<incarnation> workers_in_order() const {
+    std::vector<incarnation> ids;
+    ids.reserve(workers.size());
+    for (const auto& [id, worker] : workers) ids.push_back(id);
+    std::sort(ids.begin(), ids.end());
+    return ids;
+  }
+
   void send(incarnation to, request_sequence sequence, messages::message body) {
     if (!sequence) counted.pushed(body);
     output.push_back({to, {epoch.value, sequence, {}, std::move(body)}});

@@ -105,6 +105,10 @@ class membership {
   }
 
   [[nodiscard]] bool is_joining(incarnation id) const { return admission_.is_waiting(id); }
+  template <typename Lookup>
+  void review_joins(const Lookup& rules_of) {
+    admission_.review(rules_of);
+  }
   /// Joins that waited for a layout which the server has learnt since: they are to be handled again.
   [[nodiscard]] std::vector<waiting_join> take_told() { return admission_.take_told(); }
 

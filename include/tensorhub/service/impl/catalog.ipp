@@ -136,11 +136,17 @@ TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
   settle();
 }
 
-TENSORHUB_DECL void catalog::revoke(time_point now, incarnation worker) {
+TENSORHUB_DECL void catalog::review(time_point now, const rules_lookup& rules_of) {
   core().begin(now);
+  parts_->membership.review_joins(rules_of);
   client_rules nothing;
   nothing.may = rights{};
-  if (catalog_detail::worker_state* found = core().find(worker)) note_rights(*found, nothing);
+  for (const incarnation id : core().workers_in_order()) {
+    catalog_detail::worker_state* const worker = core().find(id);
+    if (worker == nullptr) continue;
+    const auto rules = rules_of(worker->access.key);
+    note_rights(*worker, rules ? *rules : nothing);
+  }
   settle();
 }
 
@@ -199,7 +205,11 @@ TENSORHUB_DECL void catalog::join(const messages::envelope& envelope, const clie
   // Requests that an earlier server has answered may still arrive late; they must not be executed again.
   if (catalog_detail::worker_state* joined = core().find(incarnation{envelope.sender}))
     catalog_detail::forget_answers(*joined, envelope);
-  for (const auto& waited : parts_->membership.take_told()) join(waited.said, waited.client);
+  for (const auto& waited : parts_->membership.take_told()) {
+    const incarnation from{waited.said.sender};
+    if (parts_->authority.allows(waited.client.may(), waited.said, core().find(from)))
+      join(waited.said, waited.client);
+  }
 }
 
 /// True: it was a question or an order, for which nobody has to join.
