@@ -856,3 +856,24 @@ TEST_CASE("catalog: a worker holds what it says that it has copied, without a ca
     CHECK(s.server.available() == versions{{1}});
   }
 }
+
+TEST_CASE("catalog: of many calls of many shards, one keeps a list of them: the update that has not ended") {
+  driver server;
+  constexpr std::uint32_t shards = 256;
+  const incarnation worker = server.join(1, "trainer", {0, shards});
+  for (std::uint64_t version = 1; version <= 8; ++version) {
+    REQUIRE(server.publish(worker, version).ok());
+    const std::uint64_t called = server.update(worker, exactly(99), 0ms);
+    server.pass(40ms);
+    REQUIRE(server.answer<messages::update_reply>(worker, called).has_value());
+  }
+  static_cast<void>(server.update(worker, exactly(99)));
+  std::size_t kept = 0;
+  std::size_t calls = 0;
+  for (const auto& [key, operation] : server.core.record_of(worker)->replica->operations) {
+    kept += operation.members.size();
+    ++calls;
+  }
+  CHECK(calls > 8);
+  CHECK(kept == shards);
+}

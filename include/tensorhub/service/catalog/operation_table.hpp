@@ -67,8 +67,8 @@ class operation_table {
   [[nodiscard]] static bool has_room(const worker_state& worker) {
     std::size_t open_calls = 0;
     for (operation_state* operation : worker.replica->open) {
-      const member_state* member = member_of(*operation, worker.shard.index);
-      open_calls += member != nullptr && member->phase != phase::absent ? 1 : 0;
+      const std::uint32_t shard = worker.shard.index;
+      open_calls += operation->is_of(shard) && operation->has_called(shard) ? 1 : 0;
     }
     return open_calls < limits::open_calls;
   }
@@ -87,7 +87,8 @@ class operation_table {
     operation.replica = &replica;
     operation.is_publish = is_publish;
     if (!policy_.decides_per_group) operation.only_shard = worker.shard.index;
-    operation.members.resize(policy_.decides_per_group ? replica.workers.size() : 1);
+    const std::size_t count = policy_.decides_per_group ? replica.workers.size() : 1;
+    is_publish ? operation.callers.resize(count) : operation.members.resize(count);
     operation.serial = ++last_serial_;
     const auto is_before = [](const auto& key, const operation_state* other) { return key < other->key(); };
     replica.open.insert(
@@ -175,7 +176,7 @@ class operation_table {
       return policy_.decides_per_group && asked <= replica.closed_operation && !is_repeated;
     }
     if (!operation->is_closed()) return false;
-    if (member_of(*operation, worker.shard.index)->phase != phase::absent)
+    if (operation->has_called(worker.shard.index))
       return true;  // the worker has ended it under another number
     if (operation->failure.ok())
       return !worker.still_has(operation->version) || !accepts(wanted, operation->version);
@@ -189,8 +190,8 @@ class operation_table {
   [[nodiscard]] static operation_counter waiting_call(const worker_state& worker,
                                                       std::optional<version_number> publishes) {
     for (operation_state* operation : worker.replica->open) {
-      const member_state* member = member_of(*operation, worker.shard.index);
-      const bool waits = member != nullptr && member->phase == phase::absent;
+      const std::uint32_t shard = worker.shard.index;
+      const bool waits = operation->is_of(shard) && !operation->has_called(shard);
       const bool fits =
           operation->is_publish == publishes.has_value() && (!publishes || operation->version == *publishes);
       if (waits && fits) return operation->counter;
@@ -208,6 +209,10 @@ class operation_table {
     return worker.past.ended_before || worker.past.published >= operation->version;
   }
   void forget_old(replica_state& replica, operation_counter newest) {
+    if (policy_.decides_per_group) {
+      for (auto& [key, each] : replica.operations)
+        if (each.is_closed()) each.forget_members();
+    }
     while (!replica.operations.empty()) {
       operation_state& oldest = replica.operations.begin()->second;
       if (oldest.counter >= newest) break;

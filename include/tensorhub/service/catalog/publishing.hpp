@@ -250,7 +250,6 @@ class publishing {
     counter = table_.count(worker, request.operation, request.held.version);
     if (!table_.has_room(worker)) return table_.no_room();
     operation_state& operation = table_.open(worker, counter, true);
-    member_state& member = *member_of(operation, worker.shard.index);
     if (!operation.is_publish || (operation.is_decided() && operation.version != request.held.version)) {
       return {errc::group_failed,
               "another shard of replica '" + worker.replica->name + "' " +
@@ -258,7 +257,7 @@ class publishing {
                                         : std::string{"called update()"}) +
                   " in this operation: all shards must make the same calls in the same order"};
     }
-    core_.move_to(member.phase, phase::finished);
+    operation.callers[worker.shard.index] = true;
     if (operation.is_closed()) return {};
     if (!operation.is_decided()) operation.arrival_deadline = core_.now + core_.options.group_timeout;
     core_.move_to(operation.stage, operation_stage::decided);
@@ -270,8 +269,9 @@ class publishing {
 
   [[nodiscard]] static bool is_reading(const worker_state& worker, operation_counter counter) {
     operation_state* operation = find_operation(*worker.replica, counter, worker.shard.index);
-    return operation != nullptr && !operation->is_closed() &&
-           member_of(*operation, worker.shard.index)->phase == phase::assigned;
+    if (operation == nullptr || operation->is_closed()) return false;
+    const member_state* member = member_of(*operation, worker.shard.index);
+    return member != nullptr && member->phase == phase::assigned;
   }
 
   core& core_;

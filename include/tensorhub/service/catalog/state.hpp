@@ -257,7 +257,10 @@ struct operation_state {
   version_number version{};
   time_point arrival_deadline = time_point::never();
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
-  std::vector<member_state> members{};         ///< by shard; one entry if only_shard
+  std::vector<member_state> members{};  ///< of an update, by shard; one entry if only_shard; empty: `callers`
+  /// By shard, who has called. A publish needs no more of its members; nor does an update that has ended, once
+  /// there is a later one. (There may be many calls of many shards.)
+  std::vector<bool> callers{};
 
   [[nodiscard]] operation_key key() const noexcept {
     return {counter.value, only_shard.value_or(all_shards)};
@@ -270,8 +273,22 @@ struct operation_state {
   }
   [[nodiscard]] bool has_version() const noexcept { return inherited || is_decided(); }
   [[nodiscard]] bool is_finished() const noexcept {
+    if (is_publish) return detail::all_of(callers, [](bool has_called) { return has_called; });
     return detail::all_of(members,
                           [](const member_state& m) { return m.phase == catalog_detail::phase::finished; });
+  }
+  /// It is this shard's, too.
+  [[nodiscard]] bool is_of(std::uint32_t shard) const noexcept { return only_shard.value_or(shard) == shard; }
+  /// Pre-condition: it is of this shard.
+  [[nodiscard]] bool has_called(std::uint32_t shard) const {
+    const std::size_t slot = only_shard ? 0 : shard;
+    return members.empty() ? callers[slot] : members[slot].phase != catalog_detail::phase::absent;
+  }
+  /// Pre-condition: it is closed.
+  void forget_members() {
+    if (members.empty()) return;
+    for (const member_state& each : members) callers.push_back(each.phase != catalog_detail::phase::absent);
+    std::vector<member_state>{}.swap(members);
   }
 };
 
@@ -532,8 +549,9 @@ class dead_list {
 
 // ---- look-ups
 
-/// Null: the operation belongs to another shard alone.
+/// Null: the operation belongs to another shard alone, or has no members but callers.
 [[nodiscard]] inline member_state* member_of(operation_state& operation, std::uint32_t shard) {
+  if (operation.members.empty()) return nullptr;
   if (!operation.only_shard) return &operation.members[shard];
   return *operation.only_shard == shard ? &operation.members.front() : nullptr;
 }

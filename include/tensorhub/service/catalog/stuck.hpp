@@ -188,12 +188,13 @@ class stuck {
     const worker_state* caller = nullptr;
     std::string absent;
     std::size_t count = 0;
-    for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
-      if (member.phase == phase::absent)
+    for (std::uint32_t shard = 0; shard < operation.replica->workers.size(); ++shard) {
+      if (!operation.is_of(shard)) continue;
+      if (!operation.has_called(shard))
         append(absent, name_of(*operation.replica, shard), count);
       else if (caller == nullptr)
         caller = operation.replica->workers[shard];
-    });
+    }
     // A shard that has begun another call no longer waits for its publish.
     if (count == 0 || caller == nullptr) return;
     if (operation.is_publish && (!caller->holds() || caller->held->version != operation.version)) return;

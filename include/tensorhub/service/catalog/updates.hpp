@@ -57,13 +57,13 @@ class updates {
     };
     if (!table_.has_room(worker)) return core_.answer(worker, sequence, refused(table_.no_room(), counter));
     operation_state& operation = table_.open(worker, counter, false);
-    member_state& member = *member_of(operation, worker.shard.index);
     if (operation.is_publish) {
       return fail(errc::group_failed,
                   "another shard of replica '" + worker.replica->name +
                       "' called publish() in this operation: all shards must make the same calls");
     }
     if (operation.is_closed()) return answer_from_closed(worker, sequence, operation);
+    member_state& member = *member_of(operation, worker.shard.index);
     if (member.phase != phase::absent) return fail(errc::busy, "this operation was called already");
     core_.move_to(member.phase, phase::waiting);
     member.sequence = sequence;
@@ -278,20 +278,24 @@ class updates {
   }
   /// True: this has changed the state of the operation.
   bool resolve_ended(operation_state& operation) {
-    if (operation.only_shard) return false;
+    if (operation.only_shard || operation.is_closed()) return false;
     const worker_state* ended = nullptr;
-    for (std::size_t i = 0; i < operation.members.size(); ++i) {
-      const worker_state* worker = operation.replica->workers[i];
-      member_state& member = operation.members[i];
-      if (member.phase != phase::absent || worker == nullptr || worker->past.ended_before < operation.counter)
+    for (const worker_state* worker : operation.replica->workers) {
+      if (worker == nullptr || worker->past.ended_before < operation.counter) continue;
+      const std::uint32_t shard = worker->shard.index;
+      if (operation.has_called(shard)) continue;
+      ended = worker;
+      if (operation.is_publish) {
+        operation.callers[shard] = true;
         continue;
+      }
+      member_state& member = *member_of(operation, shard);
       core_.move_to(member.phase, phase::finished);
       member.keeps = true;
-      ended = worker;
       const bool failed = worker->past.ended_before == operation.counter && !worker->past.ended_well;
       const bool fits =
           !failed && worker->held && (!operation.is_decided() || worker->held->version == operation.version);
-      if (!operation.is_publish && !fits) {
+      if (!fits) {
         close_failed(operation, {errc::group_failed, "shard " + to_string(worker->shard) + " of replica '" +
                                                          operation.replica->name +
                                                          "' has ended this update without its version"});
