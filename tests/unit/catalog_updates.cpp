@@ -877,3 +877,22 @@ TEST_CASE("catalog: of many calls of many shards, one keeps a list of them: the 
   CHECK(calls > 8);
   CHECK(kept == shards);
 }
+
+TEST_CASE("catalog: shards that all count otherwise open so many updates of their replica, and no more") {
+  driver server;
+  constexpr std::uint32_t shards = 64;
+  std::size_t refused = 0;
+  for (std::uint32_t shard = 0; shard < shards; ++shard) {
+    const incarnation worker{100 + shard};
+    auto join = server.join_message("rollout", {shard, shards});
+    join.before.server = {76};
+    join.operation = {1};
+    REQUIRE(server.ask<messages::join_reply>(worker, join).result.ok());
+    auto update = server.update_message(worker, exactly(99));
+    update.operation = {10 + shard};
+    const auto reply = server.answer<messages::update_reply>(worker, server.send(worker, update));
+    refused += reply && reply->result.code == errc::limit_exceeded ? 1 : 0;
+  }
+  CHECK(refused == shards - limits::open_calls);
+  CHECK(server.core.statistics().operations == limits::open_calls);
+}

@@ -63,18 +63,22 @@ class operation_table {
     return false;
   }
 
-  /// False: this worker has so many unfinished calls that it is faulty or malicious.
-  [[nodiscard]] static bool has_room(const worker_state& worker) {
-    std::size_t open_calls = 0;
+  /// False: so many calls of this worker, or updates of its replica, have not ended that somebody is faulty or
+  /// malicious.
+  [[nodiscard]] bool has_room(const worker_state& worker, operation_counter next) const {
+    const std::uint32_t shard = worker.shard.index;
+    std::size_t calls = 0;
+    std::size_t updates = 0;  // each keeps a list of all shards
     for (operation_state* operation : worker.replica->open) {
-      const std::uint32_t shard = worker.shard.index;
-      open_calls += operation->is_of(shard) && operation->has_called(shard) ? 1 : 0;
+      calls += operation->is_of(shard) && operation->has_called(shard) ? 1 : 0;
+      updates += operation->only_shard || operation->is_publish ? 0 : 1;
     }
-    return open_calls < limits::open_calls;
+    const bool is_there = find_operation(*worker.replica, next, shard) != nullptr;
+    return calls < limits::open_calls && (is_there || updates < limits::open_calls);
   }
   [[nodiscard]] static messages::status no_room() {
-    return {errc::limit_exceeded, "this worker has " + std::to_string(limits::open_calls) +
-                                      " calls open that its replica has not ended: wait for their ends"};
+    return {errc::limit_exceeded, "this worker, or its replica, has " + std::to_string(limits::open_calls) +
+                                      " calls open that not all shards have ended: wait for their ends"};
   }
 
   operation_state& open(worker_state& worker, operation_counter counter, bool is_publish) {

@@ -229,9 +229,9 @@ struct member_state {
   request_sequence called{};    ///< the request by which the shard called the operation
   version_selector selector{};
   messages::update_reach reach = messages::update_reach::anywhere;
-  std::optional<messages::announcement> shows{};
-  bool ahead = false;  ///< rather than wait, it reads an open version
-  bool keeps = false;  ///< holds the decided version already
+  std::shared_ptr<const messages::announcement> shows{};  ///< most of the bytes, and seldom there
+  bool ahead = false;                                     ///< rather than wait, it reads an open version
+  bool keeps = false;                                     ///< holds the decided version already
   time_point deadline = time_point::never();
   lease_id lease{};
   std::vector<incarnation> excluded{};  ///< sources that failed this shard in this operation

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,7 +56,8 @@ class updates {
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
     };
-    if (!table_.has_room(worker)) return core_.answer(worker, sequence, refused(table_.no_room(), counter));
+    if (!table_.has_room(worker, counter))
+      return core_.answer(worker, sequence, refused(table_.no_room(), counter));
     operation_state& operation = table_.open(worker, counter, false);
     if (operation.is_publish) {
       return fail(errc::group_failed,
@@ -70,7 +72,7 @@ class updates {
     member.called = sequence;
     member.selector = request.selector;
     member.reach = request.reach;
-    member.shows = request.shows;
+    if (request.shows) member.shows = std::make_shared<const messages::announcement>(*request.shows);
     member.ahead = request.ahead;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     table_.look_at(operation, member.deadline);
@@ -135,7 +137,7 @@ class updates {
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
     const bool is_unknown = known == nullptr && request.result.ok();
-    const bool has_room = !is_unknown || table_.has_room(worker);
+    const bool has_room = !is_unknown || table_.has_room(worker, request.operation);
     if (is_unknown && has_room) known = &adopt_operation(worker, request);
     // Its replica publishes under this number: the worker counts otherwise, and nobody waits for its end.
     if (known != nullptr && known->is_publish) known = nullptr;

@@ -137,6 +137,11 @@ class state_digest {
     add(both.first, both.second);
   }
   template <typename Value>
+  void fold(const std::shared_ptr<Value>& value) {
+    number(value != nullptr ? 1 : 0);
+    if (value) fold(*value);
+  }
+  template <typename Value>
   void fold(const std::unique_ptr<Value>& value) {
     fold(*value);
   }
