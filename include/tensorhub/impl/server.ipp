@@ -400,12 +400,10 @@ class catalog_server::loop {
 
   /// If the list of keys has changed, everybody has the rights of now.
   void review_rights() {
-    const std::uint64_t changes = guard_->changes();
-    if (changes == reviewed_) return;
+    if (!guard_->take_change()) return;
     const auto rules_of = [this](const std::string& key) { return guard_->rules_of(key); };
     for (auto& [sender, known] : routes_) known.client.rules = rules_of(known.client.key);
     catalog_.review(clock_.now(), rules_of);
-    reviewed_ = changes;
   }
 
   /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker
@@ -578,7 +576,6 @@ class catalog_server::loop {
   time_point drained_{};                      ///< when no message waited
   detail::wake_event signal_;
   std::optional<detail::curve_guard> guard_;  ///< with security
-  std::uint64_t reviewed_ = 0;                ///< `curve_guard::changes` when rights were last looked up
   std::jthread thread_;                       ///< last member: uses all members above
 };
 

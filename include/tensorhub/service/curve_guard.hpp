@@ -67,8 +67,10 @@ class curve_guard {
   /// What the key with which a message's connection was admitted may do now; null: it is not on the list any
   /// more.
   [[nodiscard]] std::shared_ptr<const client_rules> rules_of(std::string_view key) const;
-  /// Grows whenever the list changes: the answers of `rules_of` hold until then.
-  [[nodiscard]] std::uint64_t changes() const noexcept { return changes_.load(std::memory_order_acquire); }
+  /// The list has changed since the last call, and with it the answers of `rules_of`.
+  [[nodiscard]] bool take_change() noexcept {
+    return has_changed_.exchange(false, std::memory_order_acquire);
+  }
 
   /// Charges the network of this address for a connection that the server closed because it sent too much.
   void offended(std::string_view peer_address);
@@ -144,7 +146,7 @@ class curve_guard {
     std::atomic<std::uint64_t> blocked = 0;
     std::atomic<std::uint64_t> closed = 0;
   } counted_;
-  std::atomic<std::uint64_t> changes_ = 1;
+  std::atomic<bool> has_changed_ = false;
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const client_rules>>
       allowed_;  ///< guarded by mutex_, like the next three

@@ -20,9 +20,9 @@
 /// publish, or while the server recovers (`versions::is_trusted`). A version without a root is known when
 /// such a worker has had it, or has read it for an earlier server (`version_state::vouched`).
 ///
-/// Rules may change while a worker runs, or while its join waits (the list is read again): it has the new ones
-/// at once (`catalog::review`). A worker that may not read any more fails its update; one that may not serve
-/// any more is left by its readers.
+/// Rules may change while a worker runs, or while its join waits (the list is read again): it has the new
+/// ones at once (`catalog::review`). A worker that may not read any more fails its update; one that may not
+/// serve any more is left by its readers.
 
 #include <bit>
 #include <cstdint>

@@ -63,8 +63,8 @@ class operation_table {
     return false;
   }
 
-  /// False: so many calls of this worker, or updates of its replica, have not ended that somebody is faulty or
-  /// malicious.
+  /// False: so many calls of this worker, or updates of its replica, have not ended that somebody is faulty
+  /// or malicious.
   [[nodiscard]] bool has_room(const worker_state& worker, operation_counter next) const {
     const std::uint32_t shard = worker.shard.index;
     std::size_t calls = 0;

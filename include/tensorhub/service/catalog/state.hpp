@@ -257,9 +257,9 @@ struct operation_state {
   version_number version{};
   time_point arrival_deadline = time_point::never();
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
-  std::vector<member_state> members{};  ///< of an update, by shard; one entry if only_shard; empty: `callers`
-  /// By shard, who has called. A publish needs no more of its members; nor does an update that has ended, once
-  /// there is a later one. (There may be many calls of many shards.)
+  std::vector<member_state> members{};  ///< of an update: by shard, or one if only_shard; empty: `callers`
+  /// By shard, who has called. A publish needs no more of its members; nor does an update that has ended,
+  /// once there is a later one. (There may be many calls of many shards.)
   std::vector<bool> callers{};
 
   [[nodiscard]] operation_key key() const noexcept {

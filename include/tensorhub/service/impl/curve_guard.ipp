@@ -49,13 +49,13 @@ TENSORHUB_DECL curve_guard::~curve_guard() {
 TENSORHUB_DECL void curve_guard::allow(const std::string& key, client_rules rules) {
   const std::lock_guard lock{mutex_};
   allowed_.insert_or_assign(key, std::make_shared<const client_rules>(std::move(rules)));
-  changes_.fetch_add(1, std::memory_order_release);
+  has_changed_.store(true, std::memory_order_release);
 }
 
 TENSORHUB_DECL bool curve_guard::revoke(const std::string& key) {
   const std::lock_guard lock{mutex_};
   if (allowed_.erase(key) == 0) return false;
-  changes_.fetch_add(1, std::memory_order_release);
+  has_changed_.store(true, std::memory_order_release);
   return true;
 }
 
