@@ -74,18 +74,18 @@ class catalog_server::loop {
   [[nodiscard]] reference_server_statistics statistics() const noexcept {
     reference_server_statistics out;
     static_cast<catalog_statistics&>(out) = counted_.look();
-    out.messages = tally_.messages.load();
-    out.bad_frames = tally_.bad_frames.load();
-    out.crowded_messages = tally_.crowded.load();
-    out.flooding_connections = tally_.flooding.load();
-    out.unread_answers = tally_.unread.load();
+    out.messages = tally_.messages.value();
+    out.bad_frames = tally_.bad_frames.value();
+    out.crowded_messages = tally_.crowded.value();
+    out.flooding_connections = tally_.flooding.value();
+    out.unread_answers = tally_.unread.value();
     if (guard_) {
       out.flooding_connections += guard_->closed();
       out.refused_connections = guard_->refused();
       out.failed_handshakes = guard_->failed();
       out.blocked_networks = guard_->blocked();
-      out.forged_messages = tally_.forged.load();
-      out.revoked_messages = tally_.revoked.load();
+      out.forged_messages = tally_.forged.value();
+      out.revoked_messages = tally_.revoked.value();
     }
     return out;
   }
@@ -292,7 +292,7 @@ class catalog_server::loop {
   void close_connection(const std::string& why) {
     const std::string address{property("Peer-Address")};
     if (!detail::close_connection_of(frame_)) return;
-    tally_.flooding.fetch_add(1, std::memory_order_relaxed);
+    tally_.flooding.add();
     const std::string key = guard_ ? " with the key " + std::string{property("User-Id")} : std::string{};
     say_limited({log_level::warning, "closed a connection from " + address + key + ": it sends " + why, {}});
     if (guard_) guard_->offended(address);
@@ -308,7 +308,7 @@ class catalog_server::loop {
       return;
     }
     if (decoded.message.sender == 0) return count_bad();
-    tally_.messages.fetch_add(1, std::memory_order_relaxed);
+    tally_.messages.add();
     const bool joins = get_if<messages::join_request>(&decoded.message.body) != nullptr;
     if (guard_) review_rights();
     if (guard_ && joins && !proves_itself(decoded.message, from)) return;
@@ -317,7 +317,7 @@ class catalog_server::loop {
     const time_point now = clock_.now();
     const bool is_charged = may_have_a_large_answer(decoded.message.body);
     if (is_charged && !budgets_.sent.may_ask(from, now)) {
-      tally_.unread.fetch_add(1, std::memory_order_relaxed);
+      tally_.unread.add();
       return;
     }
     catalog_.receive(now, decoded.message, known->client, true);
@@ -336,7 +336,7 @@ class catalog_server::loop {
     const std::string key{property("User-Id")};
     const incarnation sender{said.sender};
     if (sender == incarnation_of(key, get_if<messages::join_request>(&said.body)->proof)) return true;
-    tally_.forged.fetch_add(1, std::memory_order_relaxed);
+    tally_.forged.add();
     guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
                                          std::string{property("Peer-Address")} + ": worker " +
                                          to_hex(sender) + " is not one of that key");
@@ -368,7 +368,7 @@ class catalog_server::loop {
     }
     const bool is_bound = guard_ && !joins && !known.connection.empty() && is_proved(sender);
     if (known.client.key != key || (is_bound && known.connection != from)) {
-      tally_.forged.fetch_add(1, std::memory_order_relaxed);
+      tally_.forged.add();
       guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
                                            " at " + std::string{property("Peer-Address")} +
                                            ": it says that it is worker " + to_hex(sender) +
@@ -376,7 +376,7 @@ class catalog_server::loop {
       return nullptr;
     }
     if (guard_ && known.client.rules == nullptr) {
-      tally_.revoked.fetch_add(1, std::memory_order_relaxed);
+      tally_.revoked.add();
       if (fresh || !known.connection.empty()) say_revoked(sender, from, key);
       depart(sender, known.connection);
       known.connection.clear();
@@ -412,7 +412,8 @@ class catalog_server::loop {
     std::unordered_set<incarnation>& present = speakers_[std::string{from}].all;
     if (present.size() >= limits::workers_of_connection) forget_strangers(present);
     if (present.size() >= limits::workers_of_connection) {
-      const std::uint64_t dropped = tally_.crowded.fetch_add(1, std::memory_order_relaxed) + 1;
+      tally_.crowded.add();
+      const std::uint64_t dropped = tally_.crowded.value();
       if (std::has_single_bit(
               dropped))  // logged at powers of two only, so that a flood does not fill the log
         say({log_level::warning,
@@ -507,7 +508,7 @@ class catalog_server::loop {
                                 zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
         static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));
       } else {
-        tally_.unread.fetch_add(1, std::memory_order_relaxed);
+        tally_.unread.add();
       }
     } catch (const zmq::error_t& e) {
       return e.num() != EHOSTUNREACH;
@@ -517,7 +518,7 @@ class catalog_server::loop {
     return true;
   }
 
-  void count_bad() noexcept { tally_.bad_frames.fetch_add(1, std::memory_order_relaxed); }
+  void count_bad() noexcept { tally_.bad_frames.add(); }
 
   /// Most of what the catalog says is about a message of a worker, which can be repeated.
   void say_limited(log_line line) {
@@ -533,13 +534,13 @@ class catalog_server::loop {
   /// What any thread is told, beside the catalog's counts.
   struct message_counts {
     std::atomic<std::int64_t> round_at = 0;  ///< when the thread's last round began
-    std::atomic<std::uint64_t> messages = 0;
-    std::atomic<std::uint64_t> bad_frames = 0;
-    std::atomic<std::uint64_t> crowded = 0;
-    std::atomic<std::uint64_t> flooding = 0;
-    std::atomic<std::uint64_t> unread = 0;
-    std::atomic<std::uint64_t> forged = 0;
-    std::atomic<std::uint64_t> revoked = 0;
+    detail::counter messages;
+    detail::counter bad_frames;
+    detail::counter crowded;
+    detail::counter flooding;
+    detail::counter unread;
+    detail::counter forged;
+    detail::counter revoked;
   };
 
   options options_;
