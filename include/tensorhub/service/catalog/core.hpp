@@ -31,6 +31,7 @@
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/any_policies.hpp"
 #include "tensorhub/service/catalog/bounds.hpp"
+#include "tensorhub/service/catalog/dead_list.hpp"
 #include "tensorhub/service/catalog/options.hpp"
 #include "tensorhub/service/catalog/state.hpp"
 #include "tensorhub/service/catalog/tally.hpp"

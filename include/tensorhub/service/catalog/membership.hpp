@@ -21,6 +21,7 @@
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/admission.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/dead_list.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"

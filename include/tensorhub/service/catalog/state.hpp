@@ -10,14 +10,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -26,6 +24,7 @@
 #include "tensorhub/service/catalog/source_index.hpp"
 #include "tensorhub/service/catalog/states.hpp"
 #include "tensorhub/service/catalog/upstream_chains.hpp"
+#include "tensorhub/service/catalog/waiter_table.hpp"
 #include "tensorhub/service/envelope.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/service/rollbacks.hpp"
@@ -369,79 +368,6 @@ struct recovered_retention {
   std::uint64_t revision_told = 0;          ///< the highest one that a worker has brought
 };
 
-/// A worker that waits until a version is available.
-struct waiter_state {
-  incarnation worker{};
-  request_sequence sequence{};
-  version_selector selector{};
-  time_point deadline{};
-};
-
-/// The waiters of a model. There may be ten thousand: neither a new one nor the passing of time visits all.
-class waiter_table {
- public:
-  /// False: the worker waits under this sequence number already.
-  [[nodiscard]] bool add(const waiter_state& waiter) {
-    if (!by_worker_.emplace(key_of(waiter), waiter).second) return false;
-    by_deadline_.emplace(waiter.deadline, key_of(waiter));
-    return true;
-  }
-  /// Removes those for which `is_done` returns true.
-  template <typename Condition>
-  std::size_t erase_if(Condition&& is_done) {
-    return erase(by_worker_.begin(), by_worker_.end(), is_done);
-  }
-  std::size_t erase(incarnation worker) {
-    const auto [first, last] = range_of(worker);
-    return erase(first, last, [](const waiter_state&) { return true; });
-  }
-  /// Removes those whose deadline has come; each was passed to `answer` before.
-  template <typename Action>
-  std::size_t expire(time_point now, Action&& answer) {
-    std::size_t count = 0;
-    for (; !by_deadline_.empty() && by_deadline_.begin()->first <= now; ++count) {
-      const auto found = by_worker_.find(by_deadline_.begin()->second);
-      answer(found->second);
-      by_worker_.erase(found);
-      by_deadline_.erase(by_deadline_.begin());
-    }
-    return count;
-  }
-  [[nodiscard]] std::size_t count(incarnation worker) const {
-    const auto [first, last] = range_of(worker);
-    return static_cast<std::size_t>(std::distance(first, last));
-  }
-  [[nodiscard]] auto begin() const { return by_worker_.begin(); }
-  [[nodiscard]] auto end() const { return by_worker_.end(); }
-  [[nodiscard]] std::size_t size() const noexcept { return by_worker_.size(); }
-  [[nodiscard]] bool empty() const noexcept { return by_worker_.empty(); }
-
- private:
-  using key = std::pair<incarnation, request_sequence>;
-  using table = std::map<key, waiter_state>;
-
-  [[nodiscard]] static key key_of(const waiter_state& waiter) { return {waiter.worker, waiter.sequence}; }
-  [[nodiscard]] std::pair<table::const_iterator, table::const_iterator> range_of(incarnation worker) const {
-    return {by_worker_.lower_bound({worker, {}}), by_worker_.upper_bound({worker, {UINT64_MAX}})};
-  }
-  template <typename Condition>
-  std::size_t erase(table::const_iterator at, table::const_iterator last, Condition&& is_done) {
-    const std::size_t before = by_worker_.size();
-    while (at != last) {
-      if (!is_done(at->second)) {
-        ++at;
-        continue;
-      }
-      by_deadline_.erase({at->second.deadline, at->first});
-      at = by_worker_.erase(at);
-    }
-    return before - by_worker_.size();
-  }
-
-  table by_worker_;
-  std::set<std::pair<time_point, key>> by_deadline_;
-};
-
 /// The open operations of a model, which their replicas own. There may be ten thousand, so the end of one
 /// must not visit the others. `operation_table` keeps the indexes up to date.
 struct open_operations {
@@ -510,42 +436,6 @@ struct model_state {
   const std::string_view whole = whole_of(replica.name);
   return parts_of(*replica.model, std::string{whole.empty() ? replica.name : whole});
 }
-
-/// Why the server declared a worker dead.
-enum class verdict : std::uint8_t {
-  silent,     ///< it sent no message for too long
-  replaced,   ///< a newer process has joined for the same shard
-  earlier,    ///< an earlier server declared it dead
-  unruly,     ///< it broke the protocol
-  lingering,  ///< it kept sources from their memory until the deadlines of their drains, again
-  evicted,    ///< by an order (orders.hpp)
-  misfit      ///< it had joined before the publisher, with another layout or other policies
-};
-
-/// Incarnations that left or were declared dead; the list is bounded and forgets the oldest first.
-class dead_list {
- public:
-  static constexpr std::size_t capacity = 1u << 16;
-  /// `why`: empty if the worker left of its own accord.
-  void insert(incarnation id, std::optional<verdict> why) {
-    if (!verdicts_.try_emplace(id, why).second) return;
-    order_.push_back(id);
-    if (order_.size() > capacity) {
-      verdicts_.erase(order_.front());
-      order_.pop_front();
-    }
-  }
-  [[nodiscard]] bool contains(incarnation id) const { return verdicts_.contains(id); }
-  /// Empty: the worker left, or is not in the list.
-  [[nodiscard]] std::optional<verdict> verdict_of(incarnation id) const {
-    const auto found = verdicts_.find(id);
-    return found == verdicts_.end() ? std::nullopt : found->second;
-  }
-
- private:
-  std::unordered_map<incarnation, std::optional<verdict>> verdicts_;
-  std::deque<incarnation> order_;
-};
 
 // ---- look-ups
 
