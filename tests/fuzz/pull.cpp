@@ -184,8 +184,9 @@ class scene {
         // Without digests nobody would see it.
         const bool is_wrong = in != nullptr && in->once_in(16) && (is_open_ || core_.facts(each.slot).root);
         if ((is_open_ || !is_wrong) && status == completion_status::ok) arrived_.insert(each.task.chunk);
-        return core_.chunk_arrived(each.channel, each.task.chunk, status,
-                                   is_wrong ? digest128{5, 5} : digest_of(each.task.chunk), now_);
+        core_.chunk_arrived(each.channel, each.task.chunk, status,
+                            is_wrong ? digest128{5, 5} : digest_of(each.task.chunk), now_);
+        return;
       }
     }
   }

@@ -356,18 +356,89 @@ TEST_CASE(
   const channel_id one = d.open(trainer);
   const channel_id two = d.open(other, 1);
   d.look(two, other);
-  std::vector<chunk_index> rare;
-  for (int i = 0; i < 3; ++i) rare.push_back(d.take(one, kind::chunk));
-  CHECK(d.nothing(one));
+  std::vector<chunk_index> rare{d.take(one, kind::chunk)};
+  d.arrive(one, rare.front());
+  d.confirm(one, trainer);
+  rare.push_back(d.take(one, kind::chunk));
+  d.arrive(one, rare.back());
   // Somebody has everything, so nothing is rare for the other one: it is asked in order.
   CHECK(d.take(two, kind::chunk) == 0);
-  for (const chunk_index chunk : rare) d.arrive(one, chunk);
+  rare.push_back(d.take(one, kind::chunk));
+  d.arrive(one, rare.back());
   std::ranges::sort(rare);
   CHECK(rare == std::vector<chunk_index>{6, 7, 8});
-  d.confirm(one, trainer);
   const chunk_index common = d.take(one, kind::chunk);  // better than to wait
   CHECK((common >= 1 && common <= 5));
   CHECK(d.nothing(one));
+}
+
+TEST_CASE("pull: a reader that is not alone begins with one chunk of a complete source") {
+  struct scene {
+    driver d{{.window_chunks = 4}};
+    holder trainer{d.shape, 1};
+    holder other{d.shape, 2};
+    channel_id one = 0, two = 0;
+    explicit scene(bool is_alone) {
+      if (!is_alone) {
+        other.will_receive();
+        d.core.add_source(other.facts);
+      }
+      one = d.open(trainer);
+      two = d.core.open_channel(is_alone ? 0 : 1, 1);
+    }
+  };
+  scene alone{true};
+  CHECK(alone.d.take(alone.one, kind::chunk) == 0);
+  CHECK(alone.d.take(alone.two, kind::chunk) == 1);
+  CHECK_FALSE(alone.d.core.chunk_arrived(alone.one, 0, completion_status::ok, digest_of(0), alone.d.now));
+
+  scene among{false};
+  CHECK(among.d.take(among.one, kind::chunk) == 0);
+  CHECK(among.d.nothing(among.one));
+  CHECK(among.d.nothing(among.two));
+  SUBCASE("until it has arrived") {
+    CHECK(among.d.core.chunk_arrived(among.one, 0, completion_status::ok, digest_of(0), among.d.now));
+    CHECK(among.d.take(among.two, kind::chunk) == 1);
+    CHECK(among.d.take(among.two, kind::chunk) == 2);
+    CHECK_FALSE(among.d.core.chunk_arrived(among.two, 1, completion_status::ok, digest_of(1), among.d.now));
+  }
+  SUBCASE("until it is alone") {
+    among.d.core.retire_source(0);
+    CHECK(among.d.take(among.two, kind::chunk) == 1);
+  }
+  SUBCASE("until the other one is lost") {
+    among.d.core.lose_source(0, errc::source_lost, "gone");
+    CHECK(among.d.take(among.two, kind::chunk) == 1);
+  }
+}
+
+TEST_CASE("pull: the last chunks that nobody has are left to those that may be reading them") {
+  driver d{{.window_chunks = 4, .slow_shortest = std::chrono::milliseconds{50}}};
+  holder trainer{d.shape, 1};
+  holder other{d.shape, 2};
+  other.begin();
+  other.receive({0, 1, 2, 4, 5, 7, 8});
+  const channel_id one = d.open(trainer);
+  const channel_id two = d.open(other);
+  d.look(two, other);
+  const chunk_index rare = d.take(one, kind::chunk);  // of two, one may be the other's
+  CHECK((rare == 3 || rare == 6));
+  CHECK(d.take(two, kind::chunk) == 0);
+  d.pass(std::chrono::milliseconds{1});
+  d.arrive(one, rare);
+  d.confirm(one, trainer);
+  CHECK(d.nothing(one));
+  CHECK(d.core.due(one) == d.now + std::chrono::milliseconds{49});
+  SUBCASE("they have it") {
+    other.receive_all();
+    d.arrive(two, 0);
+    CHECK(std::ranges::count(d.drain(two, other), rare == 3 ? 6u : 3u) == 1);
+    CHECK(d.core.done());
+  }
+  SUBCASE("they do not come forward") {
+    d.pass(std::chrono::milliseconds{49});
+    d.take(one, kind::chunk);
+  }
 }
 
 TEST_CASE("pull: two complete sources are read from at once, each from its own place on") {

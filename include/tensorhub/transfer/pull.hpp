@@ -41,6 +41,10 @@
 /// all chunks, a reader takes a chunk that other sources have only if there is nothing else to do. All
 /// readers of such a source together therefore read each of its chunks about once.
 ///
+/// Readers have nothing to exchange before their first chunks have arrived, and what the readers of one
+/// source ask for arrives in turns. A reader that is not alone therefore begins with one chunk. At the end it
+/// leaves the last chunks that nobody has to the others, as many as they may be reading.
+///
 /// No chunk is read twice at the same time, because an outstanding read may still write. If a source is much
 /// slower than another source that could do its last reads, the pull therefore drops the whole source; its
 /// reads end, and their chunks are read from other sources.
@@ -122,8 +126,9 @@ class pull {
   bool block_arrived(channel_id id, completion_status status, std::span<const std::byte> block,
                      digest128 root, time_point now = {});
 
-  /// `digest`: of the bytes that arrived. The pull ignores it if the lease has no root.
-  void chunk_arrived(channel_id id, chunk_index chunk, completion_status status, digest128 digest,
+  /// `digest`: of the bytes that arrived. The pull ignores it if the lease has no root. True: the shell asks
+  /// for the tasks of other lanes, too, because the source's window has opened.
+  bool chunk_arrived(channel_id id, chunk_index chunk, completion_status status, digest128 digest,
                      time_point now = {});
 
   /// The result of a task `header`. True: the source has new chunks, and more to take than this channel's
@@ -293,9 +298,17 @@ class pull {
   /// Takes one run after the other of chunks that no other source has. The first run begins at this reader's
   /// first chunk. Where a run meets chunks that others have, the next run begins at a random chunk. Chunks
   /// that other sources have are left to those sources unless there is nothing else to do, because this
-  /// source has readers that need it more.
+  /// source has readers that need it more. So are the last chunks that no other source has: sources that
+  /// are receiving are reading them.
   [[nodiscard]] std::optional<chunk_index> find_in_complete(channel_record& c, source_record& from,
                                                             time_point now);
+
+  /// Nothing has arrived from this complete source, and it has other readers.
+  [[nodiscard]] bool may_only_start(const source_record& from) const noexcept;
+  /// Chunk reads of this source in flight.
+  [[nodiscard]] std::size_t reads_of(source_slot slot) const noexcept;
+  /// Sources that are receiving themselves.
+  [[nodiscard]] std::size_t receivers() const noexcept;
 
   /// Until this time a lane that is reading from other sources leaves the chunks that they have to them.
   [[nodiscard]] time_point busy_until(const channel_record& c) const noexcept {
@@ -327,6 +340,13 @@ class pull {
     return std::nullopt;
   }
 
+  template <typename Bits>
+  [[nodiscard]] std::uint64_t count(Bits&& bits) const {
+    std::uint64_t ones = 0;
+    for (std::size_t word = 0; word < missing_.size(); ++word)
+      ones += static_cast<std::uint64_t>(std::popcount(bits(word)));
+    return ones;
+  }
   void take(channel_record& c, chunk_index chunk, time_point now);
   time_point end_read(channel_record& c, chunk_index chunk);
   void give_back(chunk_index chunk);

@@ -638,7 +638,7 @@ class pull_driver {
     const time_point at = now();
     if (handlers_.traced) trace(self, channel, chunk, status, at);
     const std::lock_guard lock{mutex_};
-    core_.chunk_arrived(channel.id, chunk, status, digest, at);
+    if (core_.chunk_arrived(channel.id, chunk, status, digest, at)) wake_all(&self.queue);
     show_confirmed(channel.slot);
   }
 
@@ -665,7 +665,9 @@ class pull_driver {
     const std::lock_guard lock{mutex_};
     for (std::size_t i = 0; i < count; ++i) {
       const channel_record& channel = self.channels[digested.through[i]];
-      core_.chunk_arrived(channel.id, digested.chunks[i].chunk, completion_status::ok, self.made[i], at);
+      const chunk_index chunk = digested.chunks[i].chunk;
+      if (core_.chunk_arrived(channel.id, chunk, completion_status::ok, self.made[i], at))
+        wake_all(&self.queue);
       show_confirmed(channel.slot);
     }
   }

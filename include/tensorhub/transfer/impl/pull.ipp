@@ -233,7 +233,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   return true;
 }
 
-TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, completion_status status,
+TENSORHUB_DECL bool pull::chunk_arrived(channel_id id, chunk_index chunk, completion_status status,
                                         digest128 digest, time_point now) {
   channel_record& c = channels_[id];
   const time_point posted = end_read(c, chunk);
@@ -242,33 +242,36 @@ TENSORHUB_DECL void pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   source_record& from = sources_[c.slot];
   if (from.state == source_state::lost) {
     give_back(chunk);
-    return forget_digests_of(c.slot);
+    forget_digests_of(c.slot);
+    return false;
   }
   if (status != completion_status::ok) {
     give_back(chunk);
-    lose_source(c.slot, errc_of(status), "reading chunk " + std::to_string(chunk) + ": " + text(status),
+    return lost(c.slot, errc_of(status), "reading chunk " + std::to_string(chunk) + ": " + text(status),
                 chunk);
-    return;
   }
   if (!table_.empty() && digest != table_[chunk]) {
     give_back(chunk);
     if (open_.is_open) forget_digest(chunk);
     // What was wrong may have been the digest, half of which was read before it was written.
-    if (open_.is_open && ++open_.mismatches <= max_open_mismatches) return;
-    lose_source(c.slot, errc::corrupt, without_its_digest(chunk), chunk);
-    return;
+    if (open_.is_open && ++open_.mismatches <= max_open_mismatches) return false;
+    return lost(c.slot, errc::corrupt, without_its_digest(chunk), chunk);
   }
-  const duration took = now - posted;
+  const duration took = std::max(now - posted, duration{1});
+  const bool opens_window = may_only_start(from);
   from.usual = from.usual.count() == 0 ? took : (3 * from.usual + took) / 4;
   usual_ = usual_.count() == 0 ? took : (15 * usual_ + took) / 16;
   stall_.last_progress = now;
   stall_.is_reported = false;
-  if (is_proven) return confirm(chunk, from);
+  if (is_proven) {
+    confirm(chunk, from);
+    return opens_window;
+  }
   if (from.state != source_state::believed && from.facts.root && table_.empty()) from.early[chunk] = digest;
   states_[chunk] = chunk_state::unconfirmed;
-  if (is_chased) return c.confirming.push_back(chunk);
-  if (c.unconfirmed.empty()) c.oldest_unconfirmed = now;
-  c.unconfirmed.push_back(chunk);
+  if (!is_chased && c.unconfirmed.empty()) c.oldest_unconfirmed = now;
+  (is_chased ? c.confirming : c.unconfirmed).push_back(chunk);
+  return opens_window;
 }
 
 TENSORHUB_DECL bool pull::map_arrived(channel_id id, completion_status status,
@@ -503,6 +506,7 @@ TENSORHUB_DECL duration pull::shortest_interval() const noexcept {
 TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
   if (sources_[c.slot].facts.far) return left(options_.far_window_chunks, c.reads.size());
+  if (may_only_start(sources_[c.slot]) && reads_of(c.slot) > 0) return 0;
   const lane_record& lane = lanes_[c.lane];
   std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
   const duration usual = sources_[c.slot].usual;
@@ -522,10 +526,7 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
 
 TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
   if (from.complete) return missing_count_;
-  std::uint64_t chunks = 0;
-  for (std::size_t word = 0; word < missing_.size(); ++word)
-    chunks += static_cast<std::uint64_t>(std::popcount(missing_[word] & from.map[word]));
-  return chunks;
+  return count([&](std::size_t word) { return missing_[word] & from.map[word]; });
 }
 
 TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, source_record& from,
@@ -557,7 +558,8 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
   if (!std::exchange(from.begun, true)) from.cursor = from.facts.first % states_.size();
   const auto rare = [&](std::size_t word) { return missing_[word] & ~elsewhere(word, from); };
   if ((rare(from.cursor / 64) >> (from.cursor % 64) & 1) != 0) return from.cursor;
-  if (const auto other = scan(random_chunk(), rare)) return other;
+  if (count(rare) > receivers() * (reads_of(c.slot) + 1))
+    if (const auto other = scan(random_chunk(), rare)) return other;
   const bool is_busy = lanes_[c.lane].in_flight > 0 && now < busy_until(c);
   c.defers_to_others = is_busy && !has_complete_source(&from);
   if (c.defers_to_others) return std::nullopt;
@@ -569,6 +571,25 @@ TENSORHUB_DECL chunk_index pull::random_chunk() noexcept {
   random_ ^= random_ << 25;
   random_ ^= random_ >> 27;
   return (random_ * 0x2545f4914f6cdd1dull >> 16) % states_.size();
+}
+
+TENSORHUB_DECL bool pull::may_only_start(const source_record& from) const noexcept {
+  return from.usual.count() == 0 && from.complete && detail::any_of(sources_, [](const source_record& s) {
+           return s.facts.receiving && s.state != source_state::lost && !s.retiring;
+         });
+}
+
+TENSORHUB_DECL std::size_t pull::reads_of(source_slot slot) const noexcept {
+  std::size_t reads = 0;
+  for (const channel_record& c : channels_) reads += c.slot == slot ? c.reads.size() : 0;
+  return reads;
+}
+
+TENSORHUB_DECL std::size_t pull::receivers() const noexcept {
+  std::size_t count = 0;
+  for (const source_record& s : sources_)
+    count += s.state == source_state::believed && !s.complete && !s.retiring ? 1 : 0;
+  return count;
 }
 
 TENSORHUB_DECL bool pull::has_complete_source(const source_record* without) const noexcept {
