@@ -28,13 +28,6 @@ constexpr std::array every_right{right::read,    right::serve, right::publish, r
   return client_of(std::move(rules), std::move(key));
 }
 
-/// What a worker that joins says of version `claimed`, of bytes that nobody has published.
-[[nodiscard]] messages::reference forged(driver<>& server, version_number claimed) {
-  messages::reference out = server.reference(claimed);
-  out.root.low ^= 1;
-  return out;
-}
-
 /// One request, and the rights one of which it needs; none: nothing.
 struct row {
   std::string_view name;
@@ -414,60 +407,6 @@ TEST_CASE("catalog rights: a reader does not tell a new server which versions ca
   CHECK(is_sound(server.core.record_of(trainer)->model->keeps.rollbacks));
 }
 
-TEST_CASE("catalog rights: what a reader holds while a server recovers is in no publisher's way") {
-  driver server{catalog_options{}, server_epoch{78}};
-  server.clients[{1}] = client_that_may(right::publish | right::serve);
-  server.clients[{2}] = client_that_may(right::read | right::serve);
-  const version_number last{UINT64_MAX};
-  auto join = server.join_message("rollout-0");
-  join.before.server = {77};
-  std::uint64_t lowest = 8;  // that can be published
-  const auto joins = [&] { REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok()); };
-  const auto brings = [&] {
-    join.held = server.reference(last);
-    joins();
-  };
-  SUBCASE("as it says when it joins") {
-    brings();
-  }
-  SUBCASE("as it says later") {
-    joins();
-    REQUIRE(server.ask<messages::status_reply>({2}, messages::holding_request{server.reference(last)})
-                .result.ok());
-  }
-  SUBCASE("as it says at the end of an update") {
-    joins();
-    server.send({2}, messages::finish_request{{1}, last, {}, false, server.reference(last), {}});
-  }
-  SUBCASE("unless a publisher has it, too") {
-    brings();
-    auto other = server.join_message("trainer-1");
-    other.before.server = {77};
-    other.held = server.reference(last);
-    REQUIRE(server.ask<messages::join_reply>({3}, other).result.ok());
-    lowest = 0;
-  }
-  SUBCASE("unless a publisher knows of it") {
-    brings();
-    auto other = server.join_message("trainer-1");
-    other.before.server = {77};
-    other.latest = last;
-    REQUIRE(server.ask<messages::join_reply>({3}, other).result.ok());
-    lowest = 0;
-  }
-  const incarnation trainer = server.join(1, "trainer");
-  server.pass_alive(catalog_options{}.recovery_grace + 100ms, {trainer, {2}, {3}});
-  CHECK(server.available().back() == last);
-  CHECK(server.publish(trainer, 8).ok() == (lowest == 8));
-  CHECK(server.publish(trainer, 7).code == errc::version_conflict);
-  CHECK(server.publish(trainer, forged(server, last)).code == errc::version_conflict);
-  if (lowest == 8) static_cast<void>(server.unpublish(trainer, 8));
-  messages::retain_request back;
-  back.roll_back_to = version_number{7};
-  REQUIRE(server.ask<messages::status_reply>(trainer, back).result.ok());
-  CHECK(server.available().empty());
-}
-
 namespace {
 
 [[nodiscard]] bool is_misfit(driver<>& server, std::uint64_t worker, const messages::join_request& join) {
@@ -519,6 +458,17 @@ TEST_CASE("catalog rights: the first reader does not decide what a model looks l
   CHECK(is_misfit(server, 4, misfit));
   CHECK(server.core.record_of({3}) != nullptr);
 }
+
+namespace {
+
+/// What a worker that joins says of version `claimed`, of bytes that nobody has published.
+[[nodiscard]] messages::reference forged(driver<>& server, version_number claimed) {
+  messages::reference out = server.reference(claimed);
+  out.root.low ^= 1;
+  return out;
+}
+
+}  // namespace
 
 TEST_CASE("catalog rights: a key that may not publish brings no version, and blocks none, by its join") {
   driver server;

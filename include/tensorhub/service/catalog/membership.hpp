@@ -424,7 +424,6 @@ class membership {
         model.latest_seen = std::max(model.latest_seen, join.latest);
         model.latest_ever = std::max(model.latest_ever, valid);
       }
-      if (worker.access.may_publish) model.before.published = std::max(model.before.published, join.latest);
     }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.past.has_old_keys = worker.past.has_old_keys || is_known;

@@ -199,9 +199,9 @@ class publishing {
     const auto record = model.versions.find(version);
     // Another shard may have published this version to an earlier server.
     const bool may_be_known = version == model.before.latest;
-    if (record == model.versions.end() && version <= model.before.published && !may_be_known) {
+    if (record == model.versions.end() && version <= model.latest_seen && !may_be_known) {
       return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
-                                          to_string(model.before.published) + " was published already"};
+                                          to_string(model.latest_seen) + " was published already"};
     }
     if (record != model.versions.end()) {
       if (!versions::may_have_root(worker, held)) {
@@ -226,11 +226,7 @@ class publishing {
       if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
       worker.past.published = version;
     }
-    if (version > model.before.published && version < model.latest_ever)
-      core_.log(log_level::warning,
-                who(worker) + " publishes version " + to_string(version) + ", but readers have version " +
-                    to_string(model.latest_ever) + " by their own word: it is the latest until a roll back",
-                about(worker));
+    model.latest_seen = std::max(model.latest_seen, version);
     if (!is_shown) leases_.forget_drain(worker);  // the readers of an open version read on when it is whole
     versions_.hold(worker, held, true);
     if (!held.open) updates_.tell_committed(model, version, worker.shard.index);

@@ -388,10 +388,8 @@ struct unsettled_state {
 
 /// What a server learns of those before it, from workers that come back.
 struct predecessor_state {
-  bool awaited = false;     ///< an earlier server knew this model, and not all of its workers may be back
-  version_number latest{};  ///< highest that a worker knows from an earlier server
-  /// Highest of which a worker that may publish has told, then or since: lower ones are published no more.
-  version_number published{};
+  bool awaited = false;       ///< an earlier server knew this model, and not all of its workers may be back
+  version_number latest{};    ///< highest that a worker knows from an earlier server
   std::uint64_t term = 0;     ///< the highest term of a server that a worker comes from
   std::uint32_t workers = 0;  ///< workers of the model at an earlier server, as far as is known
   std::uint32_t back = 0;     ///< those that have joined this server, of that term's
@@ -404,7 +402,7 @@ struct model_state {
   std::size_t layout_bytes = 0;  ///< approximate memory of the layouts
   std::map<version_number, version_state> versions{};
   std::map<std::string, std::unique_ptr<replica_state>> replicas{};
-  version_number latest_seen{};  ///< highest that any shard has ever published, or held
+  version_number latest_seen{};  ///< highest that any shard ever published
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
   predecessor_state before{};

@@ -32,10 +32,7 @@ class versions {
     if (!reference.open) version.vouched[worker.shard.index] = true;
     count_filling(worker, 1);
     if (!version.roots[worker.shard.index]) version.roots[worker.shard.index] = reference.root;
-    model_state& model = *worker.model;
-    model.latest_seen = std::max(model.latest_seen, reference.version);
-    if (worker.access.may_publish)
-      model.before.published = std::max(model.before.published, reference.version);
+    worker.model->latest_seen = std::max(worker.model->latest_seen, reference.version);
     reindex(worker);
   }
 

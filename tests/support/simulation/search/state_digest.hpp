@@ -335,7 +335,7 @@ class state_digest {
     add(waiter.worker, waiter.sequence, waiter.selector, waiter.deadline);
   }
   void fold(const catalog_detail::predecessor_state& before) {
-    add(before.awaited, before.latest, before.published, before.term, before.workers, before.back);
+    add(before.awaited, before.latest, before.term, before.workers, before.back);
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
