@@ -402,8 +402,25 @@ TEST_CASE("pull: a reader that is not alone begins with one chunk of a complete 
     CHECK(among.d.take(among.two, kind::chunk) == 2);
     CHECK_FALSE(among.d.core.chunk_arrived(among.two, 1, completion_status::ok, digest_of(1), among.d.now));
   }
+  SUBCASE("until that one has taken too long") {
+    const time_point until = among.d.now + 2 * pull_options{}.slow_shortest;
+    CHECK(among.d.core.due(among.two) == until);
+    among.d.pass(until - among.d.now);
+    for (const chunk_index chunk : {1u, 2u, 3u, 4u}) CHECK(among.d.take(among.two, kind::chunk) == chunk);
+    CHECK(among.d.nothing(among.two));
+    CHECK(among.d.core.due(among.two) == time_point::never());
+  }
   SUBCASE("until it is alone") {
     among.d.core.retire_source(0);
+    CHECK(among.d.take(among.two, kind::chunk) == 1);
+  }
+  SUBCASE("until the other one has everything") {
+    among.other.begin();
+    among.other.complete();
+    const channel_id three = among.d.core.open_channel(0, 1);
+    among.d.take(three, kind::header);
+    among.d.core.header_arrived(three, completion_status::ok, among.other.header(), among.d.now);
+    REQUIRE(among.d.believe(three, among.other));
     CHECK(among.d.take(among.two, kind::chunk) == 1);
   }
   SUBCASE("until the other one is lost") {

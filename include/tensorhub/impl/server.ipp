@@ -401,9 +401,14 @@ class catalog_server::loop {
   /// If the list of keys has changed, everybody has the rights of now.
   void review_rights() {
     if (!guard_->take_change()) return;
-    const auto rules_of = [this](const std::string& key) { return guard_->rules_of(key); };
-    for (auto& [sender, known] : routes_) known.client.rules = rules_of(known.client.key);
-    catalog_.review(clock_.now(), rules_of);
+    try {
+      const auto rules_of = [this](const std::string& key) { return guard_->rules_of(key); };
+      for (auto& [sender, known] : routes_) known.client.rules = rules_of(known.client.key);
+      catalog_.review(clock_.now(), rules_of);
+    } catch (...) {  // no memory: again, before the next message
+      guard_->give_change_back();
+      throw;
+    }
   }
 
   /// Assigns a worker to this connection. False: the connection already has too many workers. (A real worker

@@ -71,6 +71,8 @@ class curve_guard {
   [[nodiscard]] bool take_change() noexcept {
     return has_changed_.exchange(false, std::memory_order_acquire);
   }
+  /// `take_change` returns true once more.
+  void give_change_back() noexcept { has_changed_.store(true, std::memory_order_release); }
 
   /// Charges the network of this address for a connection that the server closed because it sent too much.
   void offended(std::string_view peer_address);

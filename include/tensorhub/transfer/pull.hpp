@@ -43,7 +43,8 @@
 ///
 /// Readers have nothing to exchange before their first chunks have arrived, and what the readers of one
 /// source ask for arrives in turns. A reader that is not alone therefore begins with one chunk. At the end it
-/// leaves the last chunks that nobody has to the others, as many as they may be reading.
+/// leaves the last chunks that no other source has to the other readers, up to as many as those may be
+/// reading.
 ///
 /// No chunk is read twice at the same time, because an outstanding read may still write. If a source is much
 /// slower than another source that could do its last reads, the pull therefore drops the whole source; its
@@ -206,7 +207,9 @@ class pull {
     bool complete = false;  ///< the source has every chunk; its map does not matter
     bool may_have = false;  ///< the source may have a chunk that is missing here
     bool begun = false;
-    chunk_index cursor = 0;  ///< the chunk after the last one taken
+    bool waited_in_vain = false;  ///< the last chunks were left to others, and nothing came
+    time_point first_posted{};    ///< its first chunk read, or the first after that one failed
+    chunk_index cursor = 0;       ///< the chunk after the last one taken
     bool map_pending = false;
     bool retiring = false;
     std::vector<std::uint64_t> map{};
@@ -236,7 +239,8 @@ class pull {
     std::vector<chunk_index> proven{};   ///< in flight, and the header that was read behind them was right
     std::optional<chunk_index> found{};  ///< scratch of find_chunk
     bool awaits_room = false;            ///< its last task could not be posted: a completion comes first
-    bool defers_to_others = false;  ///< the source had chunks, but this lane's other sources have them too
+    /// The source has chunks, but until then they are left to other sources, or it may only start.
+    time_point defers_until = time_point::never();
   };
   struct lane_record {
     std::vector<channel_id> channels{};
@@ -288,7 +292,7 @@ class pull {
   // ---- chunks
 
   /// How many more chunks this channel may read now.
-  [[nodiscard]] std::size_t room(const channel_record& c) const noexcept;
+  [[nodiscard]] std::size_t room(const channel_record& c, time_point now) const noexcept;
   /// How many of the missing chunks this source has.
   [[nodiscard]] std::uint64_t on_offer(const source_record& from) const noexcept;
 
@@ -299,16 +303,21 @@ class pull {
   /// first chunk. Where a run meets chunks that others have, the next run begins at a random chunk. Chunks
   /// that other sources have are left to those sources unless there is nothing else to do, because this
   /// source has readers that need it more. So are the last chunks that no other source has: sources that
-  /// are receiving are reading them.
+  /// are receiving may be reading them.
   [[nodiscard]] std::optional<chunk_index> find_in_complete(channel_record& c, source_record& from,
                                                             time_point now);
 
   /// Nothing has arrived from this complete source, and it has other readers.
   [[nodiscard]] bool may_only_start(const source_record& from) const noexcept;
+  /// Until then no second chunk is read from a source that may only start; `never()`: one may be read. The
+  /// lane of the first one may be busy with something else, or that read may hang.
+  [[nodiscard]] time_point starting_until(source_slot slot, time_point now) const noexcept;
   /// Chunk reads of this source in flight.
   [[nodiscard]] std::size_t reads_of(source_slot slot) const noexcept;
-  /// Sources that are receiving themselves.
-  [[nodiscard]] std::size_t receivers() const noexcept;
+  /// The chunks of this source that its other readers may be reading: those that are seen here are taken to
+  /// read as much as this one does, and no more than `most_left_to_each`.
+  [[nodiscard]] std::uint64_t most_left_to_others(source_slot slot) const noexcept;
+  static constexpr std::size_t most_left_to_each = 8;
 
   /// Until this time a lane that is reading from other sources leaves the chunks that they have to them.
   [[nodiscard]] time_point busy_until(const channel_record& c) const noexcept {
@@ -341,12 +350,13 @@ class pull {
   }
 
   template <typename Bits>
-  [[nodiscard]] std::uint64_t count(Bits&& bits) const {
+  [[nodiscard]] bool more_than(std::uint64_t limit, Bits&& bits) const {
     std::uint64_t ones = 0;
-    for (std::size_t word = 0; word < missing_.size(); ++word)
-      ones += static_cast<std::uint64_t>(std::popcount(bits(word)));
-    return ones;
+    for (std::size_t word = 0; word < missing_.size() && ones <= limit; ++word)
+      if (missing_[word] != 0) ones += static_cast<std::uint64_t>(std::popcount(bits(word)));
+    return ones > limit;
   }
+
   void take(channel_record& c, chunk_index chunk, time_point now);
   time_point end_read(channel_record& c, chunk_index chunk);
   void give_back(chunk_index chunk);

@@ -235,6 +235,7 @@ class updates {
     if (find_operation(*worker.replica, counter, worker.shard.index) == nullptr &&
         core_.policy.decides_per_group && counter <= worker.replica->closed_operation)
       return;
+    if (!table_.has_room(worker, counter)) return versions_.begin_overwriting(worker);
     operation_state& operation = table_.open(worker, counter, false);
     const bool is_other = operation.has_version() && operation.version != version;
     if (operation.is_closed() || operation.is_publish || is_other) return;

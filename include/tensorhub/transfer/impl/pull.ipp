@@ -119,8 +119,8 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
     case source_state::believed:
       break;
   }
-  const bool has_room = room(c) > 0;
-  if (!has_room) c.defers_to_others = false;
+  const bool has_room = room(c, now) > 0;
+  if (!has_room) c.defers_until = starting_until(c.slot, now);
   const bool may_take =
       from.may_have && missing_count_ > 0 && (!has_room || find_chunk(c, from, now).has_value());
   const bool wants_look = !c.look_pending && wants_header(c, may_take, now);
@@ -156,7 +156,7 @@ TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
     const auto slow = find_slow_source(c, from);
     return slow ? slow->due : time_point::never();
   }
-  if (from.complete) return c.defers_to_others ? busy_until(c) : time_point::never();
+  if (from.complete) return c.defers_until;
   return from.map_pending || from.may_have ? time_point::never() : from.next_poll;
 }
 
@@ -348,7 +348,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::read_ahead(channel_id id, time_poi
     from.ahead_through = id;
     from.early.assign(states_.size(), std::nullopt);
   }
-  if (room(c) > 0 && find_chunk(c, from, now)) {
+  if (room(c, now) > 0 && find_chunk(c, from, now)) {
     take(c, *c.found, now);
     return pull_task{pull_task::kind_type::chunk, *c.found};
   }
@@ -428,7 +428,7 @@ TENSORHUB_DECL bool pull::look_arrived(channel_id id, completion_status status,
   } else if (with_map && bytes.size() >= map_bytes()) {
     news = apply_map(c.slot, bytes, now);
   }
-  return news && on_offer(from) > room(c);
+  return news && on_offer(from) > room(c, now);
 }
 
 TENSORHUB_DECL void pull::confirm(chunk_index chunk, source_record& from) {
@@ -503,10 +503,10 @@ TENSORHUB_DECL duration pull::shortest_interval() const noexcept {
   return std::clamp(usual_ / options_.looks_per_read, options_.poll_shortest, options_.poll_longest);
 }
 
-TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
+TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) const noexcept {
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
   if (sources_[c.slot].facts.far) return left(options_.far_window_chunks, c.reads.size());
-  if (may_only_start(sources_[c.slot]) && reads_of(c.slot) > 0) return 0;
+  if (starting_until(c.slot, now) != time_point::never()) return 0;
   const lane_record& lane = lanes_[c.lane];
   std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
   const duration usual = sources_[c.slot].usual;
@@ -526,13 +526,16 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c) const noexcept {
 
 TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
   if (from.complete) return missing_count_;
-  return count([&](std::size_t word) { return missing_[word] & from.map[word]; });
+  std::uint64_t chunks = 0;
+  for (std::size_t word = 0; word < missing_.size(); ++word)
+    chunks += static_cast<std::uint64_t>(std::popcount(missing_[word] & from.map[word]));
+  return chunks;
 }
 
 TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, source_record& from,
                                                            time_point now) {
   c.found.reset();
-  c.defers_to_others = false;
+  c.defers_until = time_point::never();
   if (from.retiring || missing_count_ == 0) return std::nullopt;
   std::erase_if(preferred_, [this](chunk_index i) { return states_[i] == chunk_state::confirmed; });
   const auto is_there = [&](chunk_index i) {
@@ -558,11 +561,18 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
   if (!std::exchange(from.begun, true)) from.cursor = from.facts.first % states_.size();
   const auto rare = [&](std::size_t word) { return missing_[word] & ~elsewhere(word, from); };
   if ((rare(from.cursor / 64) >> (from.cursor % 64) & 1) != 0) return from.cursor;
-  if (count(rare) > receivers() * (reads_of(c.slot) + 1))
-    if (const auto other = scan(random_chunk(), rare)) return other;
-  const bool is_busy = lanes_[c.lane].in_flight > 0 && now < busy_until(c);
-  c.defers_to_others = is_busy && !has_complete_source(&from);
-  if (c.defers_to_others) return std::nullopt;
+  const bool is_reading = lanes_[c.lane].in_flight > 0;
+  const bool may_wait = is_reading && now < busy_until(c) && !has_complete_source(&from);
+  const bool has_few = !from.waited_in_vain && !more_than(most_left_to_others(c.slot), rare);
+  if (!may_wait || !has_few)
+    if (const auto other = scan(random_chunk(), rare)) {
+      from.waited_in_vain = from.waited_in_vain || (has_few && is_reading);
+      return other;
+    }
+  if (may_wait) {
+    c.defers_until = busy_until(c);
+    return std::nullopt;
+  }
   return scan(from.cursor, [&](std::size_t word) { return missing_[word]; });
 }
 
@@ -574,9 +584,17 @@ TENSORHUB_DECL chunk_index pull::random_chunk() noexcept {
 }
 
 TENSORHUB_DECL bool pull::may_only_start(const source_record& from) const noexcept {
-  return from.usual.count() == 0 && from.complete && detail::any_of(sources_, [](const source_record& s) {
-           return s.facts.receiving && s.state != source_state::lost && !s.retiring;
+  return from.usual.count() == 0 && from.complete &&
+         detail::any_of(sources_, [&from](const source_record& s) {
+           return &s != &from && s.facts.receiving && !s.complete && s.state != source_state::lost &&
+                  !s.retiring;
          });
+}
+
+TENSORHUB_DECL time_point pull::starting_until(source_slot slot, time_point now) const noexcept {
+  if (!may_only_start(sources_[slot]) || reads_of(slot) == 0) return time_point::never();
+  const time_point until = sources_[slot].first_posted + 2 * options_.slow_shortest;
+  return now < until ? until : time_point::never();
 }
 
 TENSORHUB_DECL std::size_t pull::reads_of(source_slot slot) const noexcept {
@@ -585,11 +603,12 @@ TENSORHUB_DECL std::size_t pull::reads_of(source_slot slot) const noexcept {
   return reads;
 }
 
-TENSORHUB_DECL std::size_t pull::receivers() const noexcept {
-  std::size_t count = 0;
+TENSORHUB_DECL std::uint64_t pull::most_left_to_others(source_slot slot) const noexcept {
+  if (sources_[slot].facts.far) return 0;  // the others of this datacenter do not read it
+  std::uint64_t readers = 0;
   for (const source_record& s : sources_)
-    count += s.state == source_state::believed && !s.complete && !s.retiring ? 1 : 0;
-  return count;
+    readers += s.state == source_state::believed && !s.complete && !s.retiring ? 1 : 0;
+  return readers * std::min(reads_of(slot) + 1, most_left_to_each);
 }
 
 TENSORHUB_DECL bool pull::has_complete_source(const source_record* without) const noexcept {
@@ -612,9 +631,11 @@ TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point 
   missing_[chunk / 64] &= ~(1ull << (chunk % 64));
   --missing_count_;
   states_[chunk] = chunk_state::in_flight;
+  source_record& from = sources_[c.slot];
+  if (from.usual.count() == 0 && reads_of(c.slot) == 0) from.first_posted = now;
   c.reads.push_back({chunk, now});
-  sources_[c.slot].cursor = chunk + 1 == states_.size() ? 0 : chunk + 1;
-  if (!sources_[c.slot].facts.far) ++lanes_[c.lane].in_flight;
+  from.cursor = chunk + 1 == states_.size() ? 0 : chunk + 1;
+  if (!from.facts.far) ++lanes_[c.lane].in_flight;
   lanes_[c.lane].last_posted = now;
   touched_ = true;
 }
