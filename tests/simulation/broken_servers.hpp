@@ -67,16 +67,38 @@ class server_that_retains_nothing : public simulated_server {
   using simulated_server::simulated_server;
   void receive(time_point now, const messages::envelope& received) override {
     messages::envelope message = received;
-    if (auto* change = get_if<messages::retain_request>(&message.body)) {
-      if (change->keep_latest) promised_ = true;
-      *change = {};
+    if (auto* change = get_if<messages::retain_request>(&message.body)) *change = {};
+    pass(now, message);
+  }
+};
+
+/// Keeps one version less than it was asked to.
+class server_that_retains_one_less : public simulated_server {
+ public:
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
+    auto* change = get_if<messages::retain_request>(&message.body);
+    if (change != nullptr && change->keep_latest) change->keep_latest = *change->keep_latest - 1;
+    pass(now, message);
+  }
+};
+
+/// Asks nobody else when one process has no room for a retained version, and says that the version is lost.
+class server_that_gives_versions_up : public simulated_server {
+ public:
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& message) override {
+    const auto* refusal = get_if<messages::offload_failed_request>(&message.body);
+    const auto* model = record_of_model("policy");
+    if (refusal != nullptr && model != nullptr) {
+      auto& handovers = const_cast<catalog_detail::model_state*>(model)->handovers;
+      const auto handover = handovers.find(refusal->version);
+      for (const auto& [name, replica] : model->replicas)
+        if (handover != handovers.end()) handover->second.failed.insert(name);
     }
     pass(now, message);
   }
-  [[nodiscard]] bool retains(const std::string&, version_number) const override { return promised_; }
-
- private:
-  bool promised_ = false;
 };
 
 /// Says yes to a trainer that goes back, and does nothing.

@@ -661,6 +661,18 @@ TEST_CASE("planted: a server that promises retention and retains nothing") {
                rule::retention);
 }
 
+TEST_CASE("planted: a server that retains one version less than it was asked to") {
+  check_caught("one version less is retained",
+               first_violation_with(decided_by<server_that_retains_one_less>(), retaining_options_for, 60),
+               rule::retention);
+}
+
+TEST_CASE("planted: a server that gives a retained version up when one process has no room for it") {
+  check_caught("a version is given up too early",
+               first_violation_with(decided_by<server_that_gives_versions_up>(), retaining_options_for, 60),
+               rule::retention);
+}
+
 TEST_CASE("planted: a server that says that it has rolled a model back, and has not") {
   check_caught("roll back forgotten",
                first_violation_with(decided_by<server_that_rolls_nothing_back>(), rollback_options_for, 60),

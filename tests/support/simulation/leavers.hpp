@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -69,12 +70,31 @@ class simulated_leavers {
     }
   }
   void retain(worker_type& worker, messages::retain_request change) {
+    world_->promised_.begins(change);
     world_->call(
         worker, "retain", std::chrono::milliseconds{400},
         [change](session& core, time_point now, time_point deadline) {
           return core.retain(now, change, deadline);
         },
-        [](const auto&) {});
+        [this, &worker, change](const session_result& result) {
+          if (result.outcome.ok() && world_->uses_current_server(worker))
+            world_->promised_.succeeded(world_->events_.now(), change, worker.core().self());
+        });
+  }
+  /// A replica that could have had this version in its host memory, all the time since then; empty: none.
+  /// Three replicas that could not read it at its holder are enough for the server.
+  [[nodiscard]] std::string able_host(version_number version, time_point since) const {
+    std::map<std::string, std::uint32_t> able;
+    for (const auto& [where, worker] : world_->places_) {
+      const session& core = worker->core();
+      const bool is_able = worker->alive() && !worker->paused() && !is_leaving(*worker) &&
+                           world_->uses_current_server(*worker) && core.joined() && !core.fatal() &&
+                           !core.options().spot && !core.options().temporary &&
+                           std::max(worker->started(), worker->running_since()) < since;
+      if (is_able && ++able[where.first] == world_->options_.shards && !has_refused(where.first, version))
+        return unreadable_.contains(version) && unreadable_.at(version).size() >= 3 ? "" : where.first;
+    }
+    return {};
   }
   void pin_for_a_while(worker_type& worker, version_number version) {
     retain(worker, {{}, version, {}});
@@ -88,9 +108,15 @@ class simulated_leavers {
 
  private:
   void refuse(worker_type& host, version_number version, const messages::status& why) {
+    const std::string& replica = host.core().options().replica;
+    refused_.insert({replica, version});
+    if (why.code != errc::limit_exceeded && why.code != errc::cancelled) unreadable_[version].insert(replica);
     if (!host.alive()) return;
     host.core().offload_failed(world_->events_.now(), version, why);
     host.settle();
+  }
+  [[nodiscard]] bool has_refused(const std::string& replica, version_number version) const {
+    return refused_.contains({replica, version});
   }
   /// The memory of the copy was touched.
   void receive(worker_type& host, version_number version, const place& where) {
@@ -182,6 +208,8 @@ class simulated_leavers {
 
   World* world_;
   std::set<place> touching_;  ///< temporary replicas whose memory is being touched
+  std::set<std::pair<std::string, version_number>> refused_;    ///< by replica
+  std::map<version_number, std::set<std::string>> unreadable_;  ///< likewise, for the holder's sake
   std::set<incarnation> dropping_;
   std::set<const worker_type*> leaving_;  ///< also those that have left
 };

@@ -40,27 +40,33 @@ class retained_versions {
     excuse(now, worker);
   }
 
+  [[nodiscard]] bool is_condemned(incarnation worker) const { return condemned_.contains(worker); }
   /// A new server knows of no such verdict and lets every worker join again.
   void forget_verdicts() { condemned_.clear(); }
 
   /// Calls `vanished(version, replicas)` for each version that was safe at the last call, is not safe now,
-  /// and has no excuse. `counts(worker, version)`: the server counts on this worker's replica for the
-  /// version.
-  template <typename Retained, typename Counts, typename Vanished>
+  /// and has no excuse. `is_retained(version)`: it was promised (promised_retention.hpp). `agrees(worker)`:
+  /// it has told the server what it holds, and makes no call. `counts(worker, version)`: the server says that
+  /// it counts on this worker's replica for the version.
+  template <typename Retained, typename Agrees, typename Counts, typename Vanished>
   void look(time_point now, const std::vector<std::unique_ptr<Worker>>& workers, std::uint32_t shards,
-            Retained&& is_retained, Counts&& counts, Vanished&& vanished) {
-    std::map<std::pair<std::string, version_number>, std::uint32_t> held;
+            Retained&& is_retained, Agrees&& agrees, Counts&& counts, Vanished&& vanished) {
+    std::map<std::pair<std::string, version_number>, holders> held;
     std::map<version_number, std::string> safe;
     std::set<version_number> counted;
+    std::set<version_number> agreed;
     for (const auto& worker : workers) {
       if (!worker->alive()) continue;
       const session& core = worker->core();
       if (core.fatal()) excuse_replica(now, core.options().replica);
       const version_number version = shown_by(*worker);
       if (!version || core.options().spot || core.fatal() || condemned_.contains(core.self())) continue;
-      if (++held[{core.options().replica, version}] < shards) continue;
+      holders& replica = held[{core.options().replica, version}];
+      replica.agreeing += agrees(*worker) ? 1 : 0;
+      if (++replica.all < shards) continue;
       safe[version] += (safe.contains(version) ? ", " : "") + core.options().replica;
-      if (counts(core.self(), version)) counted.insert(version);
+      if (replica.agreeing == shards) agreed.insert(version);
+      if (replica.agreeing == shards || counts(core.self(), version)) counted.insert(version);
       holders_[core.options().replica] = version;
     }
     for (const auto& [version, by] : safe_) {
@@ -75,19 +81,28 @@ class retained_versions {
     for (const auto& [version, by] : safe) {
       if (!is_retained(version))
         protected_.erase(version);
-      else if (counted.contains(version))
-        protected_.insert(version);
+      else if (agreed.contains(version))
+        protected_.try_emplace(version, now);
     }
-    std::erase_if(protected_, [&](version_number version) { return !safe.contains(version); });
+    std::erase_if(protected_, [&](const auto& each) { return !safe.contains(each.first); });
     safe_ = std::move(safe);
+  }
+  /// Calls `visit(version, since)` for each retained version that must not vanish without an excuse.
+  template <typename Visitor>
+  void for_each_protected(Visitor&& visit) const {
+    for (const auto& [version, since] : protected_) visit(version, since);
   }
 
  private:
+  struct holders {
+    std::uint32_t all = 0;
+    std::uint32_t agreeing = 0;
+  };
   /// The bytes stay until the keys are revoked. Only the end of the call, which may be an installation, says
   /// whether it was forced.
   [[nodiscard]] version_number shown_by(const Worker& worker) {
     version_number& last = shown_[worker.core().self()];
-    const bool goes = worker.core().is_revoking() || worker.is_copying();
+    const bool goes = worker.core().is_revoking() || worker.is_installing();
     if (worker.shown() || !goes) last = worker.shown();
     return last;
   }
@@ -98,8 +113,8 @@ class retained_versions {
   duration patience_;
   std::map<incarnation, version_number> shown_;  ///< at the last call, by worker
   std::map<version_number, std::string> safe_;   ///< with the replicas that hold each
-  /// Of the safe versions: those that are retained and that the server knows as held.
-  std::set<version_number> protected_;
+  /// Of the safe versions: those that are retained and that the server must know as held, since when.
+  std::map<version_number, time_point> protected_;
   /// Of the safe versions that no replica counts for: since when.
   std::map<version_number, time_point> released_;
   std::set<incarnation> condemned_;

@@ -32,9 +32,6 @@ class simulated_server : public catalog {
   virtual void advance(time_point now) { catalog::advance(now); }
   [[nodiscard]] virtual std::vector<outgoing> take_output() { return catalog::take_output(); }
   [[nodiscard]] virtual source_limits limits() const noexcept { return catalog::limits(); }
-  [[nodiscard]] virtual bool retains(const std::string& model, version_number version) const {
-    return catalog::retains(model, version);
-  }
   /// Whether the server counts this lease as one of its source's.
   [[nodiscard]] virtual bool counts(const catalog_detail::lease_state&) const { return true; }
 

@@ -118,6 +118,7 @@ class simulated_worker {
     });
   }
   [[nodiscard]] bool paused() const noexcept { return paused_; }
+  [[nodiscard]] time_point started() const noexcept { return started_; }
   /// The end of its last pause.
   [[nodiscard]] time_point running_since() const noexcept { return running_since_; }
 
@@ -199,7 +200,10 @@ class simulated_worker {
     return ticket;
   }
 
-  [[nodiscard]] bool is_copying() const noexcept { return copy_.runs != nullptr; }
+  /// An installation runs: it drains what is held, and copies.
+  [[nodiscard]] bool is_installing() const noexcept {
+    return copy_.runs != nullptr || (copy_.from != nullptr && core_.busy());
+  }
 
   /// The version that the control block shows as complete; zero: none is shown, or it is still being
   /// received.
@@ -318,6 +322,7 @@ class simulated_worker {
   bool returns() {
     const auto next = world_.returns_as(*this);
     if (!next) return false;
+    started_ = events_->now();
     data_shell memory{*this};
     worker_detail::go_on_as({*next, {}}, memory, core_, events_->now());
     return true;
@@ -884,6 +889,7 @@ class simulated_worker {
   session core_;
   bool alive_ = true;
   bool paused_ = false;
+  time_point started_ = events_->now();  ///< as this incarnation
   time_point running_since_{};
   std::vector<std::function<void()>> backlog_;  ///< the actions of a pause
   time_point timer_ = time_point::never();

@@ -38,6 +38,7 @@
 #include "support/simulation/leavers.hpp"
 #include "support/simulation/options.hpp"
 #include "support/simulation/places.hpp"
+#include "support/simulation/promised_retention.hpp"
 #include "support/simulation/retained_versions.hpp"
 #include "support/simulation/rules.hpp"
 #include "support/simulation/server.hpp"
@@ -284,10 +285,15 @@ class simulation {
     });
   }
 
+  /// It has joined the current server, and is connected to it.
+  [[nodiscard]] bool uses_current_server(const worker_type& worker) const {
+    const auto asked = asks_.find(worker.core().self());
+    const std::size_t index = asked == asks_.end() ? 0 : asked->second;
+    return index == servers_.current_index() && worker.core().server() == servers_.epoch();
+  }
   /// Compares the current server's record with a worker that is connected to it.
   void check_belief(const worker_type& worker) {
-    if (asks_[worker.core().self()] == servers_.current_index() && worker.core().server() == servers_.epoch())
-      rules_.check_belief(worker.core(), worker.name());
+    if (uses_current_server(worker)) rules_.check_belief(worker.core(), worker.name());
   }
   void check_drained(const worker_type& worker) {
     if (worker.core().server() == servers_.epoch()) rules_.check_drained(worker.core(), worker.name());
@@ -581,6 +587,10 @@ class simulation {
       server->receive(events_.now(), message);
       return flush_server(index);
     }
+    if (const auto* join = get_if<messages::join_request>(&message.body)) {
+      if (is_alone(incarnation{message.sender})) promised_.forget();
+      promised_.hear(events_.now(), incarnation{message.sender}, join->keeps);
+    }
     if (log) note_message(message);
     // A message of a process that has ended arrives late: the server believes in that process once more.
     if (const auto ended = by_id_.find(incarnation{message.sender});
@@ -602,6 +612,13 @@ class simulation {
                   });
   }
 
+  /// Nobody else has joined: with its last worker a server forgets a model, and what was to be retained.
+  [[nodiscard]] bool is_alone(incarnation id) const {
+    return std::ranges::none_of(workers_, [&](const auto& each) {
+      return each->alive() && each->core().self() != id && each->core().joined() &&
+             uses_current_server(*each);
+    });
+  }
   void at_worker(std::size_t server, incarnation id, const messages::envelope& message) {
     worker_type* worker = find(id);
     if (worker == nullptr || asks_[id] != server) return;
@@ -629,12 +646,14 @@ class simulation {
     simulated_server& server = *servers_.at(index);
     const std::vector<outgoing> output = server.take_output();
     if (index != servers_.current_index()) {
+      excuse_by_deposed();
       for (const outgoing& out : output) network_.to_worker(index, out.to, out.message);
       return;
     }
     const batch done = std::exchange(batch_, {server.epoch(), {}, {}});
     if (done.server == server.epoch())
       for (const messages::envelope& each : done.asked) rules_.after(each, output);
+    note_goodbyes(output);
     for (const outgoing& out : output) {
       if (const auto* push = get_if<messages::version_push>(&out.message.body)) {
         latest_published_ = std::max(latest_published_, push->version);
@@ -650,8 +669,6 @@ class simulation {
           std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });
       const bool lingered = server.verdict_of(out.to) == catalog_detail::verdict::lingering;
       rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred || lingered);
-      if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr && worker->core().self() == out.to)
-        retained_.condemn(events_.now(), worker->core());
       if (checks_grace()) grace_.check(events_.now(), out, server.record_of(out.to));
       network_.to_worker(index, out.to, out.message);
     }
@@ -665,38 +682,93 @@ class simulation {
       if (const worker_type* worker = find(each)) check_belief(*worker);
   }
 
+  void note_goodbyes(const std::vector<outgoing>& output) {
+    for (const outgoing& out : output) {
+      const auto* goodbye = get_if<messages::goodbye_push>(&out.message.body);
+      const worker_type* worker = find(out.to);
+      if (goodbye != nullptr && !goodbye->rejoin && worker != nullptr && worker->core().self() == out.to)
+        retained_.condemn(events_.now(), worker->core());
+    }
+  }
+  /// A deposed server may allow what its successor does not know.
+  void excuse_by_deposed() { retained_.excuse_all(events_.now()); }
   /// Contract 4: a retained version does not vanish with a worker that asked before it gave the version up.
   void check_retained(const simulated_server& server) {
-    if (servers_.two())
-      retained_.excuse_all(events_.now());  // a deposed server may allow what its successor does not know
+    if (servers_.two()) excuse_by_deposed();
+    note_lost(server);
     retained_.look(
         events_.now(), workers_, options_.shards,
-        [&](version_number version) { return server.retains("policy", version); },
+        [&](version_number version) {
+          return promised_.holds(version, trainers_.valid()) && !trainers_.has_withdrawn(version);
+        },
+        [&](const worker_type& worker) { return holds_at_rest(worker) && uses_current_server(worker); },
         [&](incarnation id, version_number version) {
           const auto* record = server.record_of(id);
           return record != nullptr && record->replica->counts_for == version;
         },
         [&](version_number version, const std::string& replicas) {
-          if (server.has_lost("policy", version)) {
+          const auto lost = lost_.find(version);
+          if (lost != lost_.end() && (lost->second.empty() || has_installing(replicas))) {
             ++statistics_.lost;
             return;
           }
-          if (server.retains("policy", version))
-            violate({rule::retention, "the retained version " + to_string(version) +
-                                          " is held by no reliable replica any more; it was by " + replicas});
+          violate({rule::retention,
+                   "the retained version " + to_string(version) +
+                       " is held by no reliable replica any more; it was by " + replicas +
+                       (lost == lost_.end() ? "" : ", and " + lost->second + " could have taken it")});
         });
   }
-
-  /// Whether all shards of some replica hold the version and have reported that to the last server that they
-  /// used. What the trainer has withdrawn is not there, although replicas hold it until their next update.
-  [[nodiscard]] bool is_there(version_number version) const {
-    if (trainers_.has_withdrawn(version)) return false;
-    std::map<std::string, std::uint32_t> shards;
+  /// A process of these replicas copies another version over what it held: whether it was forced to let go,
+  /// only the end of its call says.
+  [[nodiscard]] bool has_installing(const std::string& replicas) const {
     return std::ranges::any_of(workers_, [&](const auto& worker) {
-      const session& core = worker->core();
-      const bool holds = worker->alive() && core.at_rest() && core.held() && !core.is_open();
-      return holds && core.held()->version == version && ++shards[core.options().replica] == options_.shards;
+      return worker->alive() && worker->is_installing() &&
+             replicas.find(worker->core().options().replica) != std::string::npos;
     });
+  }
+  /// Which versions the server says are lost, and who could have taken each when it said so.
+  void note_lost(const simulated_server& server) {
+    std::erase_if(lost_, [&](const auto& each) { return !server.has_lost("policy", each.first); });
+    retained_.for_each_protected([&](version_number version, time_point since) {
+      if (server.has_lost("policy", version) && !lost_.contains(version))
+        lost_[version] = leavers_.able_host(version, since);
+    });
+  }
+
+  /// The newest version for which `counts(worker)` is true of all shards of some replica: they hold it, and
+  /// have reported that to the last server that they used. What the trainer has withdrawn is not there,
+  /// although replicas hold it until their next update.
+  template <typename Counts>
+  [[nodiscard]] version_number newest_there(Counts&& counts) const {
+    version_number newest;
+    std::map<std::pair<std::string, version_number>, std::uint32_t> shards;
+    for (const auto& worker : workers_) {
+      if (!worker->alive() || !holds_at_rest(*worker) || !counts(*worker)) continue;
+      const version_number version = worker->core().held()->version;
+      if (version > newest && ++shards[{worker->core().options().replica, version}] == options_.shards &&
+          !trainers_.has_withdrawn(version))
+        newest = version;
+    }
+    return newest;
+  }
+  /// It has not been declared dead either, which it may not have heard yet.
+  [[nodiscard]] bool is_known_to_server(const worker_type& worker) const {
+    return uses_current_server(worker) && !retained_.is_condemned(worker.core().self());
+  }
+  [[nodiscard]] bool is_there(version_number version) const {
+    return version && newest_there([&](const worker_type& worker) {
+                        return worker.core().held()->version == version;
+                      }) == version;
+  }
+  /// The same, and the present server has been told.
+  [[nodiscard]] bool is_known(version_number version) const {
+    return version && newest_there([&](const worker_type& worker) {
+                        return worker.core().held()->version == version && is_known_to_server(worker);
+                      }) == version;
+  }
+  [[nodiscard]] static bool holds_at_rest(const worker_type& worker) {
+    const session& core = worker.core();
+    return core.at_rest() && core.held() && !core.is_open();
   }
 
   using rules_type = contract_rules;
@@ -727,13 +799,16 @@ class simulation {
   simulated_trainers<simulation> trainers_{*this};
   /// For workers of temporary replicas: the worker in whose process they run.
   std::map<incarnation, incarnation> owners_;
+  promised_retention promised_{2 * duration{catalog_settings().heartbeat_interval}};
+  std::map<version_number, std::string> lost_;  ///< by the server: with a replica that could have taken it
   retained_versions<worker_type> retained_{2 * duration{catalog_settings().heartbeat_interval}};
   simulated_calls<worker_type> calls_{[this](violation found) { violate(std::move(found)); }};
   group_rule groups_;
-  grace_rule grace_{catalog_settings().recovery_grace,
-                    {[this](version_number number) { return valid_version(trainers_.valid(), number); },
-                     [this](version_number version) { return is_there(version); },
-                     [this](violation found) { violate(std::move(found)); }}};
+  grace_rule grace_{
+      catalog_settings().recovery_grace,
+      {[this](version_number number) { return valid_version(trainers_.valid(), number); },
+       [this](version_number version) { return is_there(version); },
+       [this](violation found) { violate(std::move(found)); }}};
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;
   version_number latest_published_{1};

@@ -92,7 +92,7 @@ class small_worker {
   void add_to(state_digest& out) const {
     const small_memory& m = memory_;
     out.add(core_, m.content, m.state, m.version, m.epoch, m.has_chunk, m.open_epoch, m.promised_epoch,
-            m.keys, m.barred, transfer_.has_value());
+            m.keys, m.barred, refused_, transfer_.has_value());
     if (!transfer_) return;
     out.add(transfer_->version, transfer_->epoch, transfer_->showing, transfer_->touched,
             transfer_->stalls_at, transfer_->sources.size());
@@ -180,6 +180,8 @@ class small_worker {
              source.from.epoch == holder.memory_.promised_epoch && holder.admits(core_.self(), source.from);
     });
   }
+  /// It had no room for a copy of this version.
+  [[nodiscard]] bool has_refused(version_number version) const { return refused_.contains(version); }
   [[nodiscard]] bool bars(incarnation reader) const { return memory_.barred.contains(reader); }
 
   small_faults faults;
@@ -277,6 +279,7 @@ class small_worker {
   }
   /// No process here has room for a handed-over version.
   void perform(time_point now, const session_actions::offload& order) {
+    refused_.insert(order.version);
     core_.offload_failed(now, order.version, {errc::unavailable, "no room"});
   }
   void perform(time_point, const session_actions::drop&) {}
@@ -355,6 +358,7 @@ class small_worker {
   services world_;
   session core_;
   small_memory memory_;
+  std::set<version_number> refused_;
   std::optional<small_transfer> transfer_;
 };
 

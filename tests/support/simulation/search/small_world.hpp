@@ -557,12 +557,30 @@ class small_world {
     std::set<version_number> safe;
     for (const auto& [version, rests] : whole_holders()) safe.insert(version);
     for (const version_number version : safe_) {
-      const bool retained = server_->retains("policy", version) && !server_->has_lost("policy", version);
-      if (!safe.contains(version) && retained && !is_fault && !excused_.contains(version))
+      if (safe.contains(version) || is_fault || excused_.contains(version) || !is_promised(version)) continue;
+      if (!server_->has_lost("policy", version) || !have_refused(version))
         violate(
             {rule::retention, "no replica holds the retained version " + to_string(version) + " any more"});
     }
     safe_ = std::move(safe);
+  }
+  /// The trainer has asked for its retention with success, and has not begun to publish what replaces it.
+  /// (What a new server has heard of that is its own word.)
+  [[nodiscard]] bool is_promised(version_number version) const {
+    version_number newest;
+    for (const auto& each : workers_) {
+      if (!each->is_trainer) continue;
+      if (each->results.empty() || each->results.front() >> 32 != 0) return false;
+      for (std::size_t i = 0; i < each->done; ++i) newest = std::max(newest, each->script[i].version);
+    }
+    return newest.value < version.value + options_.keep_latest &&
+           (servers_started_ == 1 || server_->retains("policy", version));
+  }
+  /// Every living process was asked to take this version into its host memory.
+  [[nodiscard]] bool have_refused(version_number version) const {
+    return std::ranges::all_of(workers_, [version](const auto& each) {
+      return !each->alive || each->shell.core().fatal() || each->shell.has_refused(version);
+    });
   }
 
   // ---- words
