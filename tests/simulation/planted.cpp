@@ -427,11 +427,12 @@ TEST_CASE("planted: a chunk is served on before it was verified") {
 TEST_CASE("planted: a reader takes an open version for whole") {
   check_caught(
       "an open version counts when all of it is there",
-      first_violation(policies_of(), 200, 0.0, std::chrono::milliseconds{100},
-                      [](auto& history) {
-                        plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
-                        history.overlooked = {rule::beliefs};  // the server believes nothing of that
-                      }),
+      first_violation(
+          policies_of(), 200, 0.0, std::chrono::milliseconds{100},
+          [](auto& history) {
+            plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
+            history.overlooked = {rule::beliefs, rule::grace};  // the server believes nothing of that
+          }),
       rule::whole);
 }
 
@@ -536,6 +537,32 @@ TEST_CASE("planted: a new server grants itself no grace") {
                            // With so many changes of server a trainer may be too late without any bug.
                            [](auto& history) { history.overlooked = {rule::trainers}; }),
       rule::grace);
+}
+
+namespace {
+
+/// Who holds a version that is asked for keeps it, whatever newer one there is.
+class keeps_what_it_has : public group_consistent {
+ public:
+  using group_consistent::group_consistent;
+  [[nodiscard]] version_decision decide(const version_selector& selector,
+                                        const version_view& view) const noexcept {
+    version_decision decision = group_consistent::decide(selector, view);
+    const bool takes = decision.kind == version_decision::kind_type::take;
+    if (takes && view.held && accepts(selector, view.held))
+      decision = {version_decision::kind_type::keep, view.held, errc::ok};
+    return decision;
+  }
+};
+static_assert(consistency<keeps_what_it_has>);
+
+}  // namespace
+
+TEST_CASE("planted: a replica keeps its version while there is a newer one") {
+  check_caught("latest is what the caller holds",
+               first_violation(policies_of<nearest_source, keeps_what_it_has>(), 60, 0.0,
+                               std::chrono::milliseconds{100}),
+               rule::grace);
 }
 
 TEST_CASE("planted: of two that leave, each is told that the other one stays") {

@@ -1,14 +1,16 @@
 #pragma once
 /// \file grace_rule.hpp
-/// Contract 5: while a new server may not know everything yet, `latest` does not go backwards, and "not
-/// found" is not said.
+/// Which version an update gets: the latest one that is there, and what is there is not said to be missing.
+/// Contract 5: so it is while a new server may not know everything yet.
 ///
 /// What is there is taken from the workers themselves, not from any server: a version is there while all
-/// shards of a replica hold it and are not about to let go of it. What counts is the moment of the decision:
-/// a shard that calls later is told what was decided then. What an earlier server has decided already is only
-/// gone on with, so it may be older than the latest.
+/// shards of a replica hold it and are not about to let go of it. The server knows of it if it has answered
+/// these shards; within the grace, an answer of an earlier server counts, too. What counts is the moment of
+/// the decision: a shard that calls later is told what was decided then. What an earlier server has decided
+/// already is only gone on with, so it may be older than the latest.
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <set>
@@ -28,6 +30,8 @@ class grace_rule {
   struct hooks {
     std::function<version_number(version_number)> valid{};  ///< the valid version of a number
     std::function<bool(version_number)> is_there{};
+    std::function<version_number()> newest_known{};  ///< of those that are there, and the server knows of
+    std::function<bool(version_number)> is_known{};
     report_violation violate{};
   };
 
@@ -53,7 +57,7 @@ class grace_rule {
   /// `reader`: what the server knows of the worker that is answered.
   void check(time_point now, const outgoing& out, const catalog_detail::worker_state* reader) {
     const auto* reply = get_if<messages::update_reply>(&out.message.body);
-    if (reply == nullptr || reader == nullptr || now >= until_) return;
+    if (reply == nullptr || reader == nullptr) return;
     const bool not_found = reply->result.code == errc::not_found || reply->result.code == errc::unavailable;
     const bool first =
         not_found &&
@@ -63,24 +67,20 @@ class grace_rule {
     const version_selector& selector = asked->second;
     const auto* operation =
         catalog_detail::find_operation(*reader->replica, reply->operation, reader->shard.index);
-    if (first && operation != nullptr && is_refusal_of(*operation, selector) &&
-        world_.is_there(world_.valid(selector.version))) {
-      world_.violate({rule::grace, "within the grace the server says of a version that is there: " +
-                                       reply->result.sentence});
+    if (first && operation != nullptr && is_refusal_of(*operation, selector)) {
+      const version_number version = world_.valid(selector.version);
+      if (now < until_ ? world_.is_there(version) : world_.is_known(version))
+        world_.violate({rule::grace, within(now) + "the server says of a version that is there: " +
+                                         reply->result.sentence});
     }
-    const bool is_latest = selector.kind == version_selector::kind_type::latest;
-    if (!reply->result.ok() || !is_latest || reply->version >= told_) return;
-    if (operation != nullptr) judge(*operation);
+    if (reply->result.ok() && operation != nullptr) judge(now, *operation);
   }
 
   /// After each event of the server: what it has decided by that. `model`: null if it knows none.
   void look(time_point now, const catalog_detail::model_state* model) {
-    if (model == nullptr || now >= until_) return;
-    for (const auto& [name, replica] : model->replicas) {
-      for (const auto& [key, operation] : replica->operations) {
-        if (operation.is_decided() && !operation.is_publish) judge(operation);
-      }
-    }
+    if (model == nullptr) return;
+    for (const auto& [serial, operation] : model->operations.all)
+      if (operation->is_decided() && !operation->is_publish) judge(now, *operation);
   }
 
  private:
@@ -95,22 +95,25 @@ class grace_rule {
            });
   }
 
+  [[nodiscard]] std::string within(time_point now) const { return now < until_ ? "within the grace " : ""; }
+
   /// Once: what was decided for those who asked for the latest version.
-  void judge(const catalog_detail::operation_state& operation) {
-    if (!judged_.insert({operation.replica->name, operation.counter}).second) return;
-    if (operation.inherited || !operation.version || operation.version >= told_) return;
+  void judge(time_point now, const catalog_detail::operation_state& operation) {
+    if (!judged_.insert(operation.serial).second || operation.inherited || !operation.version) return;
     std::size_t calls = 0;
     for (const catalog_detail::member_state& member : operation.members) {
       if (!member.called) continue;
       ++calls;
-      if (member.selector.kind != version_selector::kind_type::latest ||
+      if (member.selector.kind == version_selector::kind_type::exactly ||
           member.reach != messages::update_reach::anywhere)
         return;
     }
-    if (calls == 0 || !world_.is_there(told_)) return;
-    world_.violate({rule::grace, "within the grace latest goes back to version " +
-                                     to_string(operation.version) + ", although version " + to_string(told_) +
-                                     " is there"});
+    if (calls == 0) return;
+    version_number newest = world_.newest_known();
+    if (now < until_ && told_ > newest && world_.is_there(told_)) newest = told_;
+    if (operation.version >= newest) return;
+    world_.violate({rule::grace, within(now) + "latest is version " + to_string(operation.version) +
+                                     ", although version " + to_string(newest) + " is there"});
   }
 
   duration grace_;
@@ -119,7 +122,7 @@ class grace_rule {
   version_number told_{};
   std::map<std::pair<std::uint64_t, std::uint64_t>, version_selector> asked_;  ///< by sender and number
   std::set<std::pair<std::string, operation_counter>> refused_;
-  std::set<std::pair<std::string, operation_counter>> judged_;
+  std::set<std::uint64_t> judged_;  ///< by their serial numbers
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

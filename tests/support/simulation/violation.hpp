@@ -23,7 +23,7 @@ enum class rule : std::uint8_t {
   drains,            ///< an unpublish that has returned leaves no lease behind
   end_of_history,    ///< without faults everything comes to rest at the last version
   goodbyes,          ///< a worker is told that it is dead only for a reason
-  grace,             ///< within its grace a new server denies no version that is there
+  grace,             ///< latest is the newest version that is there, and none that is there is denied
   group_end,         ///< an update of a replica succeeds for all of its shards or for none
   group_version,     ///< all shards of a replica get one version
   lanes,             ///< no silent source keeps a pull from one that is connected

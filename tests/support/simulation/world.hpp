@@ -16,7 +16,7 @@
 ///   3  the shards of a replica get one version per operation, and an update succeeds for all of them or for
 ///      none
 ///   4  a retained version does not vanish (retained_versions.hpp)
-///   5  a new server does not forget existing versions (grace_rule.hpp)
+///   5  a server, also a new one, does not forget existing versions (grace_rule.hpp)
 ///   6  every call ends by its deadline (and the time that one answer needs)
 /// The rules of rules.hpp hold too. A history ends with a finale without faults, in which every replica must
 /// get the last version, and no lease may be left.
@@ -808,6 +808,8 @@ class simulation {
       catalog_settings().recovery_grace,
       {[this](version_number number) { return valid_version(trainers_.valid(), number); },
        [this](version_number version) { return is_there(version); },
+       [this] { return newest_there([this](const auto& worker) { return is_known_to_server(worker); }); },
+       [this](version_number version) { return is_known(version); },
        [this](violation found) { violate(std::move(found)); }}};
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;
