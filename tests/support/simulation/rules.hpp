@@ -7,7 +7,7 @@
 ///             credits
 ///   seeds     at most one lease of a version and shard crosses into a datacenter
 ///   answers   requests that the protocol answers at once (messages.hpp) are answered at once
-///   beliefs   the server knows what an idle worker holds
+///   beliefs   the server knows what an idle worker holds, and that nothing is written there
 ///   places    an incarnation joins in one role
 ///   goodbyes  a worker is told that it is dead only if it was silent, has a successor, has left, is cut
 ///             off by a source, or was left at the deadlines of two drains
@@ -139,8 +139,9 @@ class contract_rules {
     });
   }
 
-  /// Checks that an idle worker and the server agree on what the worker holds.
-  void check_belief(const session& worker, const std::string& name) {
+  /// Checks that an idle worker and the server agree on what the worker holds. `group`: the version that all
+  /// shards of its replica hold, zero if they hold none together; empty: some shard is not idle.
+  void check_belief(const session& worker, const std::string& name, std::optional<version_number> group) {
     if (!worker.at_rest()) return;
     const auto* record = server_->record_of(worker.self());
     if (record == nullptr) return;  // the worker will soon be told
@@ -156,6 +157,7 @@ class contract_rules {
       violate_({rule::beliefs, "the server believes that " + name + " holds " + describe(record->held) +
                                    ", but it holds " + describe(worker.held())});
     }
+    check_state(*record, worker, name, group);
   }
 
   /// The real datacenter of a worker; empty: the worker has ended.
@@ -166,6 +168,24 @@ class contract_rules {
     time_point last_heard{};
     messages::closed_requests closed{};
   };
+
+  /// An update of the group may be decided before this shard calls it.
+  void check_state(const catalog_detail::worker_state& record, const session& worker, const std::string& name,
+                   std::optional<version_number> group) {
+    using catalog_detail::holding;
+    using catalog_detail::writing;
+    const holding expected = !worker.held()     ? holding::nothing
+                             : worker.is_open() ? holding::open
+                                                : holding::whole;
+    const bool writes = record.writing != writing::idle || record.receiving;
+    if (record.holding != expected || (group && writes))
+      violate_({rule::beliefs, "the server takes the memory of " + name + ", which is idle, for " +
+                                   std::string{name_of(record.holding)} + " and " +
+                                   std::string{name_of(record.writing)}});
+    if (group && *group && !is_void(*record.model, *group) && record.replica->complete != *group)
+      violate_({rule::beliefs, "all shards of " + name + "'s replica hold version " + to_string(*group) +
+                                   ", and the server does not know it as complete"});
+  }
 
   [[nodiscard]] static bool is_answered_at_once(const messages::message& body) {
     if (const auto* finish = get_if<messages::finish_request>(&body)) return !finish->result.ok();

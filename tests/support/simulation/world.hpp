@@ -293,7 +293,19 @@ class simulation {
   }
   /// Compares the current server's record with a worker that is connected to it.
   void check_belief(const worker_type& worker) {
-    if (uses_current_server(worker)) rules_.check_belief(worker.core(), worker.name());
+    if (uses_current_server(worker) && worker.core().at_rest())
+      rules_.check_belief(worker.core(), worker.name(), held_by_group(worker));
+  }
+  /// As `check_belief` takes it.
+  [[nodiscard]] std::optional<version_number> held_by_group(const worker_type& worker) const {
+    const version_number version = worker.core().valid_version_held();
+    bool all = true;
+    for (std::uint32_t shard = 0; shard < options_.shards; ++shard) {
+      const worker_type* other = at({worker.core().options().replica, shard});
+      if (other == nullptr || !other->core().at_rest() || !is_known_to_server(*other)) return std::nullopt;
+      all = all && other->core().valid_version_held() == version;
+    }
+    return all ? version : version_number{};
   }
   void check_drained(const worker_type& worker) {
     if (worker.core().server() == servers_.epoch()) rules_.check_drained(worker.core(), worker.name());

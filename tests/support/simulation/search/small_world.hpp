@@ -551,7 +551,7 @@ class small_world {
   void look(bool is_fault) {
     for (const auto& each : workers_) {
       if (each->alive && !each->paused && each->shell.core().server() == server_->epoch())
-        rules_.check_belief(each->shell.core(), each->shell.name());
+        rules_.check_belief(each->shell.core(), each->shell.name(), held_by_group(each->shell));
     }
     if (options_.keep_latest == 0) return;
     std::set<version_number> safe;
@@ -563,6 +563,19 @@ class small_world {
             {rule::retention, "no replica holds the retained version " + to_string(version) + " any more"});
     }
     safe_ = std::move(safe);
+  }
+  /// As `check_belief` takes it.
+  [[nodiscard]] std::optional<version_number> held_by_group(const small_worker& worker) const {
+    const version_number version = worker.core().valid_version_held();
+    bool all = true;
+    for (const auto& each : workers_) {
+      const session& core = each->shell.core();
+      if (core.options().replica != worker.core().options().replica) continue;
+      if (!each->alive || each->paused || !core.at_rest() || core.server() != server_->epoch())
+        return std::nullopt;
+      all = all && core.valid_version_held() == version;
+    }
+    return all ? version : version_number{};
   }
   /// The trainer has asked for its retention with success, and has not begun to publish what replaces it.
   /// (What a new server has heard of that is its own word.)
