@@ -57,6 +57,7 @@ void check_that_faults_happened(const simulation_statistics& total, std::uint64_
     CHECK(total.offloads > 0);
     CHECK(total.handed_over > 0);
   }
+  if (last - first >= 100) CHECK(total.waits > 0);
   if (some([](const options& of) { return of.trainer.rollbacks > 0; }))
     CHECK(total.trainers.rollbacks * 2 > last - first + 1);
 }
@@ -90,16 +91,16 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
   std::cout << title << ": " << count << " histories, " << static_cast<double>(count) / seconds
             << " per second; " << total.events << " events, " << total.versions << " versions, "
             << total.updates << " updates, " << total.kept << " kept, " << total.failed
-            << " ended in a named error, " << total.forced_drains << " forced drains, " << total.chunks
-            << " chunks (" << total.origins.relayed << " relayed, " << total.origins.ahead
-            << " of open versions), " << total.trades << " trades, " << total.seeds << " seeds, "
-            << total.taken_back << " sources taken back, " << total.processes.kills << " kills, "
-            << total.processes.returns << " returns, " << total.trainers.exits << " trainers gone, "
-            << total.cancelled << " cancelled, " << total.lost_connections << " lost connections, "
-            << total.stale_messages << " stale messages, " << total.double_joins << " double joins, "
-            << total.beliefs << " beliefs compared, " << total.server_kills << " servers killed, "
-            << total.takeovers << " deposed, " << total.pauses << " pauses, " << total.flipped_bits
-            << " flipped bits, " << total.offloads << " offloads, " << total.handed_over
+            << " ended in a named error, " << total.waits << " waits satisfied, " << total.forced_drains
+            << " forced drains, " << total.chunks << " chunks (" << total.origins.relayed << " relayed, "
+            << total.origins.ahead << " of open versions), " << total.trades << " trades, " << total.seeds
+            << " seeds, " << total.taken_back << " sources taken back, " << total.processes.kills
+            << " kills, " << total.processes.returns << " returns, " << total.trainers.exits
+            << " trainers gone, " << total.cancelled << " cancelled, " << total.lost_connections
+            << " lost connections, " << total.stale_messages << " stale messages, " << total.double_joins
+            << " double joins, " << total.beliefs << " beliefs compared, " << total.server_kills
+            << " servers killed, " << total.takeovers << " deposed, " << total.pauses << " pauses, "
+            << total.flipped_bits << " flipped bits, " << total.offloads << " offloads, " << total.handed_over
             << " shards handed over, " << total.retired << " left with grace ("
             << total.processes.busy_leavers << " of them busy), " << total.lost
             << " retained versions lost\n";

@@ -71,7 +71,7 @@ struct simulation_options {
   double stale_messages = 0.0;           ///< chance per message that a copy arrives later, behind newer ones
   double double_joins_per_second = 0.0;  ///< a joined worker also asks to join in another role
 
-  /// Chance per update that another caller of the process waits for what never comes.
+  /// Chance per update that another caller of the process waits, every other time for what never comes.
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
   /// The server receives what arrives within a moment before it answers any of it, as the real one does.
   [[nodiscard]] bool batches() const noexcept { return seed % 4 >= 2; }
@@ -103,6 +103,7 @@ struct simulation_statistics {
   std::uint64_t events = 0;
   std::uint64_t versions = 0;
   std::uint64_t updates = 0;  ///< successful calls that moved bytes
+  std::uint64_t waits = 0;    ///< calls that a version has ended
   std::uint64_t kept = 0;
   std::uint64_t failed = 0;     ///< calls that ended in a named error
   std::uint64_t cancelled = 0;  ///< calls that were cancelled while they ran
@@ -132,6 +133,7 @@ struct simulation_statistics {
     events += other.events;
     versions += other.versions;
     updates += other.updates;
+    waits += other.waits;
     kept += other.kept;
     failed += other.failed;
     cancelled += other.cancelled;

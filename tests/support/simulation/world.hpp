@@ -421,14 +421,22 @@ class simulation {
         });
   }
 
-  /// Another caller of the process waits until the end for a version that does not come.
+  /// Another caller of the process waits for the next version, or until the end for one that does not come.
   void watch(worker_type& worker) {
+    const std::uint64_t number = ++watches_ % 2 == 0 ? UINT64_MAX : latest_published_.value + 1;
+    const version_selector wanted = at_least(version_number{number});
     call(
         worker, "wait", time_point{} + options_.length - events_.now(),
-        [](session& core, time_point now, time_point deadline) {
-          return core.wait(now, at_least(version_number{UINT64_MAX}), deadline);
+        [wanted](session& core, time_point now, time_point deadline) {
+          return core.wait(now, wanted, deadline);
         },
-        [](const auto&) {});
+        [this, wanted](const session_result& result) {
+          if (!result.outcome.ok()) return;
+          ++statistics_.waits;
+          if (!accepts(wanted, result.version))
+            violate({rule::calls, "a wait for " + to_string(wanted) + " has ended with version " +
+                                      to_string(result.version)});
+        });
   }
 
   void cancel(worker_type& worker, session_ticket ticket) {
@@ -826,6 +834,7 @@ class simulation {
   std::uint64_t last_incarnation_ = 100;
   std::uint64_t steps_ = 0;
   version_number latest_published_{1};
+  std::uint64_t watches_ = 0;
   struct {
     version_number version{};
     std::size_t replicas_at_rest = 0;
