@@ -93,15 +93,15 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
             << total.updates << " updates, " << total.kept << " kept, " << total.failed
             << " ended in a named error, " << total.waits << " waits satisfied, " << total.forced_drains
             << " forced drains, " << total.chunks << " chunks (" << total.origins.relayed << " relayed, "
-            << total.origins.ahead << " of open versions), " << total.trades << " trades, " << total.seeds
-            << " seeds, " << total.taken_back << " sources taken back, " << total.processes.kills
-            << " kills, " << total.processes.returns << " returns, " << total.trainers.exits
-            << " trainers gone, " << total.cancelled << " cancelled, " << total.lost_connections
-            << " lost connections, " << total.stale_messages << " stale messages, " << total.double_joins
-            << " double joins, " << total.beliefs << " beliefs compared, " << total.server_kills
-            << " servers killed, " << total.takeovers << " deposed, " << total.pauses << " pauses, "
-            << total.flipped_bits << " flipped bits, " << total.offloads << " offloads, " << total.handed_over
-            << " shards handed over, " << total.retired << " left with grace ("
+            << total.origins.ahead << " of open versions), " << total.origins.trades << " trades, "
+            << total.seeds << " seeds, " << total.taken_back << " sources taken back, "
+            << total.processes.kills << " kills, " << total.processes.returns << " returns, "
+            << total.trainers.exits << " trainers gone, " << total.cancelled << " cancelled, "
+            << total.lost_connections << " lost connections, " << total.stale_messages << " stale messages, "
+            << total.double_joins << " double joins, " << total.beliefs << " beliefs compared, "
+            << total.server_kills << " servers killed, " << total.takeovers << " deposed, " << total.pauses
+            << " pauses, " << total.flipped_bits << " flipped bits, " << total.offloads << " offloads, "
+            << total.handed_over << " shards handed over, " << total.retired << " left with grace ("
             << total.processes.busy_leavers << " of them busy), " << total.lost
             << " retained versions lost\n";
   // Histories in which nothing happens would prove nothing: of all this, something in one of `per` histories.

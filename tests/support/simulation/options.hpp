@@ -97,6 +97,7 @@ struct trainer_acts {
 struct chunk_origins {
   std::uint64_t relayed = 0;  ///< read from a worker that was receiving itself
   std::uint64_t ahead = 0;    ///< read before their version was whole
+  std::uint64_t trades = 0;   ///< moments at which two workers read from each other
 };
 
 struct simulation_statistics {
@@ -110,7 +111,6 @@ struct simulation_statistics {
   std::uint64_t forced_drains = 0;
   std::uint64_t chunks = 0;
   chunk_origins origins{};
-  std::uint64_t trades = 0;      ///< moments at which two workers read from each other
   std::uint64_t seeds = 0;       ///< moments at which a lease crossed into another datacenter
   std::uint64_t taken_back = 0;  ///< sources that the last server withdrew from readers without progress
   ended_processes processes{};
@@ -141,7 +141,7 @@ struct simulation_statistics {
     chunks += other.chunks;
     origins.relayed += other.origins.relayed;
     origins.ahead += other.origins.ahead;
-    trades += other.trades;
+    origins.trades += other.origins.trades;
     seeds += other.seeds;
     taken_back += other.taken_back;
     processes.kills += other.processes.kills;

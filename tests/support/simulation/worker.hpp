@@ -111,16 +111,16 @@ class simulated_worker {
     paused_ = true;
     events_->after(time, [this] {
       paused_ = false;
-      running_since_ = events_->now();
+      since_.running = events_->now();
       for (const auto& put_off : std::exchange(backlog_, {})) put_off();
       settle();
       world_.resumed(*this);
     });
   }
   [[nodiscard]] bool paused() const noexcept { return paused_; }
-  [[nodiscard]] time_point started() const noexcept { return started_; }
+  [[nodiscard]] time_point started() const noexcept { return since_.started; }
   /// The end of its last pause.
-  [[nodiscard]] time_point running_since() const noexcept { return running_since_; }
+  [[nodiscard]] time_point running_since() const noexcept { return since_.running; }
 
   // ---- the user's side of the memory ----
 
@@ -322,7 +322,7 @@ class simulated_worker {
   bool returns() {
     const auto next = world_.returns_as(*this);
     if (!next) return false;
-    started_ = events_->now();
+    since_.started = events_->now();
     data_shell memory{*this};
     worker_detail::go_on_as({*next, {}}, memory, core_, events_->now());
     return true;
@@ -889,8 +889,10 @@ class simulated_worker {
   session core_;
   bool alive_ = true;
   bool paused_ = false;
-  time_point started_ = events_->now();  ///< as this incarnation
-  time_point running_since_{};
+  struct {
+    time_point started{};  ///< as this incarnation
+    time_point running{};
+  } since_{events_->now(), {}};
   std::vector<std::function<void()>> backlog_;  ///< the actions of a pause
   time_point timer_ = time_point::never();
 

@@ -25,7 +25,8 @@ simulation::simulation(simulation_options options, simulated_policies policies)
                {[this](simulated_server& server) {
                   rules_.attach(server);
                   retained_.forget_verdicts();
-                  promised_.attach(events_.now(), events_.now() + catalog_settings().recovery_grace);
+                  retention_.promised.attach(events_.now(),
+                                             events_.now() + catalog_settings().recovery_grace);
                   grace_.attach(events_.now(), latest_published_);
                 },
                 [this](std::size_t index) { flush_server(index); }}},
@@ -80,7 +81,7 @@ simulation::~simulation() = default;
 void simulation::run() {
   const time_point end = time_point{} + options_.length + grace;
   while (violations_.empty() && !is_at_rest() && events_.step(end)) {
-    if (++steps_ % 64 == 0) calls_.check(events_.now(), [this](incarnation id) { return find(id); });
+    if (++last_.step % 64 == 0) calls_.check(events_.now(), [this](incarnation id) { return find(id); });
   }
   if (violations_.empty()) check_end();
   statistics_.events = events_.executed();

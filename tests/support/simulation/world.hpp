@@ -182,7 +182,7 @@ class simulation {
     };
     world.violate = [this](violation found) { violate(std::move(found)); };
     world.result = [this](worker_type& worker, const session_result& result) { calls_.end(worker, result); };
-    const incarnation self{++last_incarnation_};
+    const incarnation self{++last_.incarnation};
     workers_.push_back(std::make_unique<worker_type>(events_, std::move(world), std::move(options), self,
                                                      shape_, policies_.integrity));
     worker_type& worker = *workers_.back();
@@ -202,7 +202,7 @@ class simulation {
       look_at(worker);
       return std::nullopt;
     }
-    const incarnation next{++last_incarnation_};
+    const incarnation next{++last_.incarnation};
     asks_[next] = asks_[before];
     by_id_[next] = &worker;
     ++statistics_.processes.returns;
@@ -423,7 +423,7 @@ class simulation {
 
   /// Another caller of the process waits for the next version, or until the end for one that does not come.
   void watch(worker_type& worker) {
-    const std::uint64_t number = ++watches_ % 2 == 0 ? UINT64_MAX : latest_published_.value + 1;
+    const std::uint64_t number = ++last_.watch % 2 == 0 ? UINT64_MAX : latest_published_.value + 1;
     const version_selector wanted = at_least(version_number{number});
     call(
         worker, "wait", time_point{} + options_.length - events_.now(),
@@ -608,8 +608,8 @@ class simulation {
       return flush_server(index);
     }
     if (const auto* join = get_if<messages::join_request>(&message.body)) {
-      if (is_alone(incarnation{message.sender})) promised_.forget();
-      promised_.hear(events_.now(), incarnation{message.sender}, join->keeps);
+      if (is_alone(incarnation{message.sender})) retention_.promised.forget();
+      retention_.promised.hear(events_.now(), incarnation{message.sender}, join->keeps);
     }
     if (log) note_message(message);
     // A message of a process that has ended arrives late: the server believes in that process once more.
@@ -719,7 +719,7 @@ class simulation {
     retained_.look(
         events_.now(), workers_, options_.shards,
         [&](version_number version) {
-          return promised_.holds(version, trainers_.valid()) && !trainers_.has_withdrawn(version);
+          return retention_.promised.holds(version, trainers_.valid()) && !trainers_.has_withdrawn(version);
         },
         [&](const worker_type& worker) { return holds_at_rest(worker) && uses_current_server(worker); },
         [&](incarnation id, version_number version) {
@@ -727,15 +727,16 @@ class simulation {
           return record != nullptr && record->replica->counts_for == version;
         },
         [&](version_number version, const std::string& replicas) {
-          const auto lost = lost_.find(version);
-          if (lost != lost_.end() && (lost->second.empty() || has_installing(replicas))) {
+          const auto lost = retention_.lost.find(version);
+          if (lost != retention_.lost.end() && (lost->second.empty() || has_installing(replicas))) {
             ++statistics_.lost;
             return;
           }
-          violate({rule::retention,
-                   "the retained version " + to_string(version) +
-                       " is held by no reliable replica any more; it was by " + replicas +
-                       (lost == lost_.end() ? "" : ", and " + lost->second + " could have taken it")});
+          violate(
+              {rule::retention,
+               "the retained version " + to_string(version) +
+                   " is held by no reliable replica any more; it was by " + replicas +
+                   (lost == retention_.lost.end() ? "" : ", and " + lost->second + " could have taken it")});
         });
   }
   /// A process of these replicas copies another version over what it held: whether it was forced to let go,
@@ -748,10 +749,10 @@ class simulation {
   }
   /// Which versions the server says are lost, and who could have taken each when it said so.
   void note_lost(const simulated_server& server) {
-    std::erase_if(lost_, [&](const auto& each) { return !server.has_lost("policy", each.first); });
+    std::erase_if(retention_.lost, [&](const auto& each) { return !server.has_lost("policy", each.first); });
     retained_.for_each_protected([&](version_number version, time_point since) {
-      if (server.has_lost("policy", version) && !lost_.contains(version))
-        lost_[version] = leavers_.able_host(version, since);
+      if (server.has_lost("policy", version) && !retention_.lost.contains(version))
+        retention_.lost[version] = leavers_.able_host(version, since);
     });
   }
 
@@ -819,8 +820,10 @@ class simulation {
   simulated_trainers<simulation> trainers_{*this};
   /// For workers of temporary replicas: the worker in whose process they run.
   std::map<incarnation, incarnation> owners_;
-  promised_retention promised_{2 * duration{catalog_settings().heartbeat_interval}};
-  std::map<version_number, std::string> lost_;  ///< by the server: with a replica that could have taken it
+  struct {
+    promised_retention promised{2 * duration{catalog_settings().heartbeat_interval}};
+    std::map<version_number, std::string> lost{};  ///< by the server: with a replica that could have taken it
+  } retention_;
   retained_versions<worker_type> retained_{2 * duration{catalog_settings().heartbeat_interval}};
   simulated_calls<worker_type> calls_{[this](violation found) { violate(std::move(found)); }};
   group_rule groups_;
@@ -831,10 +834,10 @@ class simulation {
        [this] { return newest_there([this](const auto& worker) { return is_known_to_server(worker); }); },
        [this](version_number version) { return is_known(version); },
        [this](violation found) { violate(std::move(found)); }}};
-  std::uint64_t last_incarnation_ = 100;
-  std::uint64_t steps_ = 0;
+  struct {
+    std::uint64_t incarnation = 100, step = 0, watch = 0;
+  } last_;
   version_number latest_published_{1};
-  std::uint64_t watches_ = 0;
   struct {
     version_number version{};
     std::size_t replicas_at_rest = 0;
