@@ -103,7 +103,7 @@ class contract_rules {
       if (lease.inherited) return;  // an earlier server granted the lease, by its own view
       const bool lasts = lease.lasts();
       if (lasts) ++readers[lease.source];
-      if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->trades;
+      if (lasts && running.contains({lease.source, lease.reader})) ++statistics_->origins.trades;
       if (lasts) running.emplace(lease.reader, lease.source);
       if (lasts && !lease.is_reserved() && lease.reader &&
           !reads_from.emplace(lease.reader, lease.source).second)
