@@ -597,7 +597,9 @@ TEST_CASE("planted: an update ends for each shard alone") {
   alone.consistency.completes_per_group = true;
   check_caught("each shard ends for itself",
                first_violation(alone, 200, 0.0, std::chrono::milliseconds{100},
-                               [](auto& history) { history.overlooked = {rule::beliefs}; }),
+                               [](auto& history) {
+                                 history.overlooked = {rule::beliefs, rule::goodbyes};
+                               }),
                rule::group_end);
 }
 
