@@ -37,7 +37,8 @@ inline constexpr std::size_t barred_readers = 64;
 inline constexpr std::size_t worker_requests_in_flight = 64;  ///< unanswered requests of one worker
 /// Of these, questions of its callers: the others are for reports, which must never have to wait.
 inline constexpr std::size_t worker_questions = 32;
-inline constexpr std::size_t open_calls = 32;  ///< calls of one worker that its replica has not completed
+/// Calls of one worker that its replica has not completed; also updates of one replica.
+inline constexpr std::size_t open_calls = 32;
 /// Workers beat at least this often, even if a server asks for a longer interval.
 inline constexpr std::chrono::milliseconds heartbeat_interval{60'000};
 

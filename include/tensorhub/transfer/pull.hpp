@@ -42,8 +42,8 @@
 /// readers of such a source together therefore read each of its chunks about once.
 ///
 /// Readers have nothing to exchange before their first chunks have arrived, and what the readers of one
-/// source ask for arrives in turns. A reader that is not alone therefore begins with one chunk. At the end it
-/// leaves the last chunks that no other source has to the other readers, up to as many as those may be
+/// source ask for arrives in turns. A reader that is not alone therefore begins with one chunk. At the end,
+/// the last chunks that no other source has are left to the other readers, up to as many as those may be
 /// reading.
 ///
 /// No chunk is read twice at the same time, because an outstanding read may still write. If a source is much
@@ -317,7 +317,7 @@ class pull {
   /// The chunks of this source that its other readers may be reading: those that are seen here are taken to
   /// read as much as this one does, and no more than `most_left_to_each`.
   [[nodiscard]] std::uint64_t most_left_to_others(source_slot slot) const noexcept;
-  static constexpr std::size_t most_left_to_each = 8;
+  static constexpr std::size_t most_left_to_each = 8;  ///< two lanes with the usual window of 4
 
   /// Until this time a lane that is reading from other sources leaves the chunks that they have to them.
   [[nodiscard]] time_point busy_until(const channel_record& c) const noexcept {
@@ -349,6 +349,7 @@ class pull {
     return std::nullopt;
   }
 
+  /// More than `limit` of the missing chunks have their bit set.
   template <typename Bits>
   [[nodiscard]] bool more_than(std::uint64_t limit, Bits&& bits) const {
     std::uint64_t ones = 0;

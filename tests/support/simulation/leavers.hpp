@@ -70,7 +70,7 @@ class simulated_leavers {
     }
   }
   void retain(worker_type& worker, messages::retain_request change) {
-    world_->retention_.promised.begins(change);
+    world_->promises_.retained.begins(change);
     world_->call(
         worker, "retain", std::chrono::milliseconds{400},
         [change](session& core, time_point now, time_point deadline) {
@@ -78,7 +78,7 @@ class simulated_leavers {
         },
         [this, &worker, change](const session_result& result) {
           if (result.outcome.ok() && world_->uses_current_server(worker))
-            world_->retention_.promised.succeeded(world_->events_.now(), change, worker.core().self());
+            world_->promises_.retained.succeeded(world_->events_.now(), change, worker.core().self());
         });
   }
   /// A replica that could have had this version in its host memory, all the time since then; empty: none.

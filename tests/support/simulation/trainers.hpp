@@ -46,7 +46,7 @@ class simulated_trainers {
     if (worker == nullptr) return meet(shard, version);  // the others publish without it
     if (worker->paused()) return soon([this, shard, version, last] { train(shard, version, last); });
     if (shard == 0) ++world_->statistics_.versions;
-    world_->retention_.promised.publishes(version);
+    world_->promises_.retained.publishes(version);
     if (!last && is_filled(version)) return open(*worker, shard, version);
     worker->write_version(version);
     publish(worker, shard, version, last);

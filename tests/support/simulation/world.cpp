@@ -25,8 +25,7 @@ simulation::simulation(simulation_options options, simulated_policies policies)
                {[this](simulated_server& server) {
                   rules_.attach(server);
                   retained_.forget_verdicts();
-                  retention_.promised.attach(events_.now(),
-                                             events_.now() + catalog_settings().recovery_grace);
+                  promises_.retained.attach(events_.now(), events_.now() + catalog_settings().recovery_grace);
                   grace_.attach(events_.now(), latest_published_);
                 },
                 [this](std::size_t index) { flush_server(index); }}},

@@ -608,8 +608,8 @@ class simulation {
       return flush_server(index);
     }
     if (const auto* join = get_if<messages::join_request>(&message.body)) {
-      if (is_alone(incarnation{message.sender})) retention_.promised.forget();
-      retention_.promised.hear(events_.now(), incarnation{message.sender}, join->keeps);
+      if (is_alone(incarnation{message.sender})) promises_.retained.forget();
+      promises_.retained.hear(events_.now(), incarnation{message.sender}, join->keeps);
     }
     if (log) note_message(message);
     // A message of a process that has ended arrives late: the server believes in that process once more.
@@ -719,7 +719,7 @@ class simulation {
     retained_.look(
         events_.now(), workers_, options_.shards,
         [&](version_number version) {
-          return retention_.promised.holds(version, trainers_.valid()) && !trainers_.has_withdrawn(version);
+          return promises_.retained.holds(version, trainers_.valid()) && !trainers_.has_withdrawn(version);
         },
         [&](const worker_type& worker) { return holds_at_rest(worker) && uses_current_server(worker); },
         [&](incarnation id, version_number version) {
@@ -727,16 +727,16 @@ class simulation {
           return record != nullptr && record->replica->counts_for == version;
         },
         [&](version_number version, const std::string& replicas) {
-          const auto lost = retention_.lost.find(version);
-          if (lost != retention_.lost.end() && (lost->second.empty() || has_installing(replicas))) {
+          const auto lost = promises_.given_up.find(version);
+          if (lost != promises_.given_up.end() && (lost->second.empty() || has_installing(replicas))) {
             ++statistics_.lost;
             return;
           }
-          violate(
-              {rule::retention,
-               "the retained version " + to_string(version) +
-                   " is held by no reliable replica any more; it was by " + replicas +
-                   (lost == retention_.lost.end() ? "" : ", and " + lost->second + " could have taken it")});
+          violate({rule::retention, "the retained version " + to_string(version) +
+                                        " is held by no reliable replica any more; it was by " + replicas +
+                                        (lost == promises_.given_up.end()
+                                             ? ""
+                                             : ", and " + lost->second + " could have taken it")});
         });
   }
   /// A process of these replicas copies another version over what it held: whether it was forced to let go,
@@ -749,10 +749,11 @@ class simulation {
   }
   /// Which versions the server says are lost, and who could have taken each when it said so.
   void note_lost(const simulated_server& server) {
-    std::erase_if(retention_.lost, [&](const auto& each) { return !server.has_lost("policy", each.first); });
+    std::erase_if(promises_.given_up,
+                  [&](const auto& each) { return !server.has_lost("policy", each.first); });
     retained_.for_each_protected([&](version_number version, time_point since) {
-      if (server.has_lost("policy", version) && !retention_.lost.contains(version))
-        retention_.lost[version] = leavers_.able_host(version, since);
+      if (server.has_lost("policy", version) && !promises_.given_up.contains(version))
+        promises_.given_up[version] = leavers_.able_host(version, since);
     });
   }
 
@@ -821,9 +822,10 @@ class simulation {
   /// For workers of temporary replicas: the worker in whose process they run.
   std::map<incarnation, incarnation> owners_;
   struct {
-    promised_retention promised{2 * duration{catalog_settings().heartbeat_interval}};
-    std::map<version_number, std::string> lost{};  ///< by the server: with a replica that could have taken it
-  } retention_;
+    promised_retention retained{2 * duration{catalog_settings().heartbeat_interval}};
+    /// Versions that the server says are lost, each with a replica that could have taken it then.
+    std::map<version_number, std::string> given_up{};
+  } promises_;
   retained_versions<worker_type> retained_{2 * duration{catalog_settings().heartbeat_interval}};
   simulated_calls<worker_type> calls_{[this](violation found) { violate(std::move(found)); }};
   group_rule groups_;

@@ -169,22 +169,17 @@ struct core {
     log(log_level::error, "a fault of the catalog: it has no transition " + refused);
   }
 
+  template <typename Records>
+  [[nodiscard]] static auto ids_in_order(const Records& records) {
+    std::vector<typename Records::key_type> ids;
+    ids.reserve(records.size());
+    for (const auto& [id, record] : records) ids.push_back(id);
+    std::sort(ids.begin(), ids.end());
+    return ids;
+  }
   /// All leases, in the order in which they were granted; those of earlier servers before or after.
-  [[nodiscard]] std::vector<lease_id> leases_in_order() const {
-    std::vector<lease_id> ids;
-    ids.reserve(leases.size());
-    for (const auto& [id, lease] : leases) ids.push_back(id);
-    std::sort(ids.begin(), ids.end());
-    return ids;
-  }
-
-  [[nodiscard]] std::vector<incarnation> workers_in_order() const {
-    std::vector<incarnation> ids;
-    ids.reserve(workers.size());
-    for (const auto& [id, worker] : workers) ids.push_back(id);
-    std::sort(ids.begin(), ids.end());
-    return ids;
-  }
+  [[nodiscard]] std::vector<lease_id> leases_in_order() const { return ids_in_order(leases); }
+  [[nodiscard]] std::vector<incarnation> workers_in_order() const { return ids_in_order(workers); }
 
   void send(incarnation to, request_sequence sequence, messages::message body) {
     if (!sequence) counted.pushed(body);
