@@ -26,8 +26,9 @@ class rule_check {
 
   /// The first rule that is broken; empty: none.
   [[nodiscard]] std::string run() {
-    expect(core_.refused.empty(), "every transition is in its table", core_.refused);
-    expect(core_.unsettled.empty() && core_.condemned.empty(), "an event ends when all is settled", {});
+    expect(core_.refused.empty(), "every transition is in its table", [&] { return core_.refused; });
+    expect(core_.unsettled.empty() && core_.condemned.empty(), "an event ends when all is settled",
+           [] { return std::string{"some workers are not"}; });
     for (const auto& [id, worker] : core_.workers) check_worker(*worker);
     for (const auto& [id, lease] : core_.leases) check_lease(lease);
     for (const auto& [id, worker] : core_.workers) check_load(*worker);
@@ -36,12 +37,14 @@ class rule_check {
   }
 
  private:
-  void expect(bool holds, std::string_view rule, const std::string& whom) {
-    if (!holds && broken_.empty()) broken_ = std::string{rule} + ": " + whom;
+  /// `whom` names what breaks the rule; it is called only then, since the names cost more than all rules.
+  template <typename Whom>
+  void expect(bool holds, std::string_view rule, const Whom& whom) {
+    if (!holds && broken_.empty()) broken_ = std::string{rule} + ": " + whom();
   }
 
   void check_worker(const worker_state& worker) {
-    const std::string whom = who(worker);
+    const auto whom = [&] { return who(worker); };
     const bool is_withdrawn = worker.holding == holding::withdrawn;
     expect(worker.held.has_value() == (worker.holding != holding::nothing), "a state says what is held",
            whom);
@@ -66,7 +69,9 @@ class rule_check {
   }
 
   void check_lease(const lease_state& lease) {
-    const std::string whom = "lease " + std::to_string(lease.id.value) + " on " + to_hex(lease.source);
+    const auto whom = [&] {
+      return "lease " + std::to_string(lease.id.value) + " on " + to_hex(lease.source);
+    };
     const worker_state* source = core_.find(lease.source);
     const worker_state* reader = core_.find(lease.reader);
     const bool is_cut_off = lease.stage == lease_stage::cutting_off;
@@ -96,40 +101,43 @@ class rule_check {
   void check_load(const worker_state& worker) {
     const auto found = load_.find(worker.id);
     expect(worker.as_source.load == (found == load_.end() ? 0 : found->second),
-           "a source's load is the number of its leases that last", who(worker));
+           "a source's load is the number of its leases that last", [&] { return who(worker); });
   }
 
   void check_model(const model_state& model) {
-    std::map<version_number, std::uint32_t> complete;
-    for (const auto& [name, replica] : model.replicas) {
-      if (replica->available) ++complete[replica->available];
-      check_replica(*replica);
+    for (const auto& [name, replica] : model.replicas) check_replica(*replica);
+    for (const auto& each : model.versions) {
+      std::uint32_t complete = 0;
+      for (const auto& [name, replica] : model.replicas) complete += replica->available == each.first ? 1 : 0;
+      expect(each.second.complete_replicas == complete, "complete replicas that are read are counted",
+             [&] { return model.name + " " + to_string(each.first); });
     }
-    for (const auto& [version, state] : model.versions)
-      expect(state.complete_replicas == complete[version], "complete replicas that are read are counted",
-             model.name + " " + to_string(version));
-    for (const auto& [turn, operation] : model.operations.starved)
-      expect(!operation->is_closed() && (!operation->is_decided() || has_waiting(*operation)),
-             "who waits for a credit is undecided, or has a shard that waits", operation->replica->name);
+    for (const auto& waiting : model.operations.starved) {
+      const operation_state& operation = *waiting.second;
+      expect(!operation.is_closed() && (!operation.is_decided() || has_waiting(operation)),
+             "who waits for a credit is undecided, or has a shard that waits",
+             [&] { return operation.replica->name; });
+    }
   }
 
   void check_replica(const replica_state& replica) {
+    const auto whom = [&] { return replica.name; };
     expect(replica.complete == versions::complete_of(replica),
-           "a replica has the version that all its shards hold", replica.name);
-    expect(!replica.complete || !replica.torn, "a torn replica has no version", replica.name);
+           "a replica has the version that all its shards hold", whom);
+    expect(!replica.complete || !replica.torn, "a torn replica has no version", whom);
     for (const auto& [key, operation] : replica.operations) check_operation(operation);
     const auto is_before = [](const operation_state* a, const operation_state* b) {
       return a->key() < b->key();
     };
     expect(std::is_sorted(replica.open.begin(), replica.open.end(), is_before),
-           "the open operations of a replica are in order", replica.name);
+           "the open operations of a replica are in order", whom);
   }
 
   [[nodiscard]] static bool has_waiting(const operation_state& operation) {
     return detail::any_of(operation.members, [](const member_state& m) { return m.phase == phase::waiting; });
   }
   void check_operation(const operation_state& operation) {
-    const std::string whom = operation.replica->name + " " + std::to_string(operation.counter.value);
+    const auto whom = [&] { return operation.replica->name + " " + std::to_string(operation.counter.value); };
     const auto& open = operation.replica->model->operations.all;
     expect(operation.is_closed() != open.contains(operation.serial), "open operations are in the index",
            whom);
