@@ -53,6 +53,11 @@ if(WAY STREQUAL optional_component)
       message(FATAL_ERROR "no clear line about ${component}:\n${output}")
     endif()
   endforeach()
+  # A user's flags or compiler may warn of more than ours do: only who asks for it, as our presets do, is stopped by that.
+  file(STRINGS ${WORK}/build/CMakeCache.txt strict REGEX "^TENSORHUB_WARNINGS_ARE_ERRORS:BOOL=")
+  if(NOT strict MATCHES "=OFF$")
+    message(FATAL_ERROR "warnings are errors, and nobody has asked for that: \"${strict}\"")
+  endif()
   # Headers are looked for where they were installed, also if that is another folder.
   step(${without} -DTENSORHUB_BUILD_COMPILED=OFF -DCMAKE_INSTALL_INCLUDEDIR=headers)
   step(${CMAKE_COMMAND} --install ${WORK}/build --prefix ${prefix})

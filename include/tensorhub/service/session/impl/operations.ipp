@@ -147,7 +147,11 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, readable_memory me
   operation_->at = step::finishing;
   outbox_.forget(
       {purpose::source_failed});  // a new server would assign sources for a version that is complete
-  messages::finish_request done{counter_, operation_->version, {}, false, held_, operation_->first_lease()};
+  messages::finish_request done;  // filled member by member: g++ 12 at -O3 mistakes a list for uninitialised
+  done.operation = counter_;
+  done.version = operation_->version;
+  done.held = held_;
+  done.lease = operation_->first_lease();
   if (options_.shard.count > 1 || options_.awaited) return request(now, std::move(done), purpose::finish);
   request(now, std::move(done), purpose::notice);
   conclude({}, held_->version);
