@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tensorhub import _core, log
 
@@ -27,6 +27,7 @@ class Closable:
     """Its turn when the interpreter ends: updates, then their workers, then servers."""
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         log.start()
         _alive.add(self)
 
@@ -38,9 +39,19 @@ class Closable:
         self._inner.close()
 
     @property
+    def _is_of_a_parent(self) -> bool:
+        return self._process != os.getpid()
+
+    @property
     def is_closed(self) -> bool:
         """No call is possible any more."""
         return bool(self._inner.is_closed)
+
+    def __reduce__(self) -> NoReturn:
+        name = type(self).__name__
+        raise TypeError(
+            f"a {name} cannot be copied, or sent to another process: make one there, from what made this one"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -76,6 +76,8 @@ class ReferenceServer(Closable):
         """No call of it waits."""
 
     def __repr__(self) -> str:
+        if self._is_of_a_parent:
+            return "ReferenceServer(made before fork())"
         return "ReferenceServer(closed)" if self._inner.is_closed else f"ReferenceServer({self.address})"
 
 

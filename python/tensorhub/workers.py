@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import logging
+import operator
 import os
 import secrets
 import socket
@@ -160,6 +162,10 @@ def _given(server: str | ReferenceServer, model: str, replica: str, options: Opt
         if not isinstance(group, kind):
             raise TypeError(f"option {name} is {group!r}: give a tensorhub.{kind.__name__}")
         plain.update({field.name: getattr(group, field.name) for field in fields(group)})
+    for name in options.keys() - Options.__annotations__.keys():
+        near = difflib.get_close_matches(name, Options.__annotations__, 1)
+        hint = f"did you mean {near[0]!r}?" if near else "tensorhub.Options has them all"
+        raise InvalidArgument(f"there is no option {name!r}: {hint}")
     address = server.address if isinstance(server, ReferenceServer) else server
     return {"server": address, "model": model, "replica": replica, **plain}
 
@@ -169,13 +175,24 @@ def _update_report(told: dict[str, Any]) -> UpdateReport:
     return UpdateReport(**told, sources=sources)
 
 
+def _number(version: int, argument: str = "version") -> int:
+    """A version as the core takes it, whose own refusal names neither the argument nor what is wrong."""
+    try:
+        number = operator.index(version)
+    except TypeError:
+        raise TypeError(f"{argument} is {version!r}, of type {type(version).__name__}: give a whole number") from None
+    if not 0 <= number < 2**64:
+        raise InvalidArgument(f"{argument} is {number}: versions count from 1")
+    return number
+
+
 def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
     if version is not None and at_least is not None:
         raise TypeError("give version or at_least, not both")
     if version is not None:
-        return "exactly", version
+        return "exactly", _number(version)
     if at_least is not None:
-        return "at_least", at_least
+        return "at_least", _number(at_least, "at_least")
     return "latest", 0
 
 
@@ -189,6 +206,8 @@ class _Member(Closable):
         self._who = f"{type(self).__name__}({model}/{replica}, shard {shard[0]} of {shard[1]}"
 
     def __repr__(self) -> str:
+        if self._is_of_a_parent:
+            return f"{self._who}, made before fork())"
         if self.is_closed:
             return f"{self._who}, closed)"
         held = self._inner.held_version
@@ -229,11 +248,11 @@ class _Member(Closable):
 
     def pin(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Retains one version until it is released."""
-        self._inner.pin(version, timeout)
+        self._inner.pin(_number(version), timeout)
 
     def release(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Ends a `pin`."""
-        self._inner.release(version, timeout)
+        self._inner.release(_number(version), timeout)
 
 
 class _Worker(_Member):
@@ -267,6 +286,8 @@ class _InPlace(_Worker):
 
         All workers of a shard add the same tensors in the same order, before any other call.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"a tensor's name is of type {type(name).__name__}: call add(name, tensor)")
         self._inner.add(name, tensor)
 
     def add_all(self, tensors: Module | Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
@@ -324,7 +345,7 @@ class Publisher(_InPlace):
         names = None if changed is None else list(changed)
         before = self.held_version
         try:
-            return PublishReport(**self._inner.publish(version, timeout, stream, names))
+            return PublishReport(**self._inner.publish(_number(version), timeout, stream, names))
         except Error:
             raise
         except BaseException:  # Ctrl-C: it may have been published meanwhile
@@ -341,7 +362,7 @@ class Publisher(_InPlace):
         A snapshot is served until the second next one takes its memory. A trainer that publishes every tenth version
         only says `stride=10`. Costs the host memory of two shards.
         """
-        return SnapshotReport(**self._inner.publish_snapshot(version, stride, timeout, stream))
+        return SnapshotReport(**self._inner.publish_snapshot(_number(version), stride, timeout, stream))
 
     @contextlib.contextmanager
     def published(
@@ -374,7 +395,7 @@ class Publisher(_InPlace):
 
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
-        self._inner.roll_back_to(version, timeout)
+        self._inner.roll_back_to(_number(version), timeout)
 
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made: calls by outcome, bytes, times."""
@@ -416,7 +437,7 @@ class ArenaPublisher(_Worker):
 
         What was published before is taken back first. Without this call nothing is shown until `commit`.
         """
-        self._inner.begin(version, timeout)
+        self._inner.begin(_number(version), timeout)
 
     def put(self, name: str, tensor: object) -> None:
         """Copies one tensor in host memory to its place. It may change when this returns.
@@ -427,11 +448,11 @@ class ArenaPublisher(_Worker):
 
     def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last `commit`."""
-        return PublishReport(**self._inner.commit(version, timeout))
+        return PublishReport(**self._inner.commit(_number(version), timeout))
 
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
-        self._inner.roll_back_to(version, timeout)
+        self._inner.roll_back_to(_number(version), timeout)
 
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made: calls by outcome, bytes, times."""
@@ -697,7 +718,7 @@ class Seeder(_Member):
 
     def wait(self, version: int, timeout: float = _core.update_timeout) -> int:
         """Waits until it holds `version` or a later one."""
-        return self._inner.wait(version, timeout)
+        return self._inner.wait(_number(version), timeout)
 
     def statistics(self) -> dict[str, Any]:
         """What it has done since it was made."""

@@ -280,6 +280,9 @@ def test_after_a_fork_a_call_says_what_to_do() -> None:
                 except th.InvalidArgument as e:
                     if "before fork()" not in str(e):
                         os._exit(2)
+            for each in (trainer, rollout, server):
+                if "made before fork()" not in repr(each):  # as loggers and debuggers ask
+                    os._exit(4)
             own = th.Subscriber(address, "policy", "rollout-1")  # another one works here
             own.add("w", np.zeros(1000, dtype=np.float32))
             if own.update(1, timeout=20).version != 1:
@@ -401,6 +404,12 @@ def test_every_code_has_a_class() -> None:
         assert again.retryable == _core.is_retryable([*errors._CLASSES].index(sample.code) + 1)
     assert th.TimedOut("x").retryable
     assert not th.InvalidArgument("x").retryable
+
+
+def test_what_cannot_be_sent_to_a_process_says_what_can(server: th.ReferenceServer) -> None:
+    for each in (server, subscriber(server), th.Seeder(server, "policy", "seed")):
+        with pytest.raises(TypeError, match=r"another process.*make one there"):
+            pickle.dumps(each)
 
 
 def test_reports_pickle(server: th.ReferenceServer) -> None:

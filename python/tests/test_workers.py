@@ -480,6 +480,28 @@ def test_keys_that_are_given_and_empty_are_refused(server: th.ReferenceServer, k
         th.ServerClient(server, security=keys)
 
 
+def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceServer) -> None:
+    trainer, rollout = pair({"w": np.ones(4, dtype=np.float32)}, {"w": np.zeros(4, dtype=np.float32)})
+    for call in (trainer.publish, trainer.publish_snapshot, rollout.update, rollout.wait, trainer.pin):
+        with pytest.raises(TypeError, match="version is '7', of type str: give a whole number"):
+            call("7")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"version is 7\.0, of type float: give a whole number"):
+            call(7.0)  # type: ignore[arg-type]
+        with pytest.raises(th.InvalidArgument, match="version is -7: versions count from 1"):
+            call(-7)
+    with pytest.raises(TypeError, match=r"at_least is 7\.5, of type float"):
+        rollout.update(at_least=7.5)  # type: ignore[arg-type]
+    with pytest.raises(th.InvalidArgument, match="there is no version 0: versions count from 1"):
+        rollout.update(0, timeout=20)
+    assert trainer.publish(np.int64(7)).version == 7
+    with pytest.raises(TypeError, match=r"a tensor's name is of type ndarray: call add\(name, tensor\)"):
+        rollout.add(np.zeros(4, dtype=np.float32), "w")  # type: ignore[arg-type]
+    with pytest.raises(th.InvalidArgument, match=r"there is no option 'loction': did you mean 'location'\?"):
+        th.Subscriber(server, "policy", "rollout-1", loction=3)  # type: ignore[call-arg]
+    with pytest.raises(th.InvalidArgument, match=r"there is no option 'xyzzy': tensorhub\.Options has them all"):
+        th.Subscriber(server, "policy", "rollout-1", xyzzy=3)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("seconds", [-1.0, -1e-9, float("nan"), float("inf")])
 def test_times_that_are_none_are_refused(server: th.ReferenceServer, seconds: float) -> None:
     for name in ("join_timeout", "drain_timeout", "connect_timeout", "server_timeout"):
