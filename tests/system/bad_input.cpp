@@ -79,8 +79,12 @@ TEST_CASE("wrong options are refused before anything starts") {
   auto options = who("tcp://127.0.0.1:1", "trainer-0");
   options.server.clear();
   CHECK(refused(options) == errc::invalid_argument);
-  options = who("not an address", "trainer-0");
-  CHECK(refused(options) == errc::invalid_argument);
+  for (const std::string address : {"not an address", "127.0.0.1:5570", "tcp://127.0.0.1", "tcp://10.0.0.1",
+                                    "tcp://[::1]", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536",
+                                    "tcp://127.0.0.1:port", "tcp://10.0.0.1:5570,tcp://10.0.0.2"}) {
+    CAPTURE(address);
+    CHECK(refused(who(address, "trainer-0")) == errc::invalid_argument);
+  }
   options = who("tcp://127.0.0.1:1", "");
   CHECK(refused(options) == errc::invalid_argument);
   options = who("tcp://127.0.0.1:1", "trainer-0", {2, 2});
@@ -157,6 +161,37 @@ TEST_CASE("versions: zero, backwards, published twice, re-published with other b
   CHECK(reader.worker.update().version == 6);
 }
 
+TEST_CASE("an update or a wait whose version does not come says which, and what there is") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.memory.fill(3);
+  source.worker.publish(3);
+  rollout reader{who(server.address(), "rollout-0")};
+  std::string sentence;
+  const auto ends_with_what_there_is = [&](auto&& call) {
+    for (int attempt = 0; attempt < 10; ++attempt) {  // the server's word may be late on a busy machine
+      CHECK(code_of(call, &sentence) == errc::timed_out);
+      if (contains(sentence, "; the latest was 3 [timed_out;")) return true;
+    }
+    return false;
+  };
+  CHECK(ends_with_what_there_is([&] { reader.worker.update(exactly(9), 1s); }));
+  CHECK(contains(sentence, "(exactly 9)"));
+  CHECK(contains(sentence, "; version 9;"));
+  CHECK(ends_with_what_there_is([&] { reader.worker.wait(at_least(4), 1s); }));
+  CHECK(contains(sentence, "(at least 4)"));
+  CHECK(contains(sentence, "; version 4;"));
+  const auto begun = std::chrono::steady_clock::now();
+  CHECK(code_of([&] { reader.worker.update(0, 20s); }, &sentence) == errc::invalid_argument);
+  CHECK(contains(sentence, "count from 1"));
+  CHECK(code_of([&] { reader.worker.wait(0, 20s); }) == errc::invalid_argument);
+  CHECK(std::chrono::steady_clock::now() - begun < 10s);
+  source.memory.mapped_word(7) ^= 1;  // while it is published
+  CHECK(code_of([&] { reader.worker.update(latest, 20s); }, &sentence) == errc::unavailable);
+  CHECK(contains(sentence, "; version 3;"));
+  CHECK(contains(sentence, "of tensor 'mapped'"));
+}
+
 TEST_CASE("publishing while this worker updates is refused, and the update goes on") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
@@ -174,7 +209,18 @@ TEST_CASE("nobody at the server's address: a sentence within the join time-out")
   trainer source{options};
   std::string sentence;
   CHECK(code_of([&] { source.worker.publish(1); }, &sentence) == errc::disconnected);
-  CHECK(contains(sentence, "tcp://127.0.0.1:1"));
+  CHECK(contains(sentence, "tcp://127.0.0.1:1 within 300 ms"));
+}
+
+TEST_CASE("a server that cannot listen says at what, and what it expects") {
+  std::string sentence;
+  for (const std::string address : {"127.0.0.1:5570", "tcp://127.0.0.1", "tcp://127.0.0.1:65536"}) {
+    CAPTURE(address);
+    CHECK(code_of([&] { const hub::reference_server other{{.address = address}}; }, &sentence) ==
+          errc::transport_failed);
+    CHECK(contains(sentence, "'" + address + "'"));
+    CHECK(contains(sentence, "tcp://host:port"));
+  }
 }
 
 TEST_CASE("what listens at the server's address is something else") {

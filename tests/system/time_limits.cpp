@@ -673,6 +673,18 @@ TEST_CASE("a handle that another one is assigned to cancels its update, as its e
   CHECK(first.worker.update(latest, 20s).version == 1);  // its own has ended
 }
 
+TEST_CASE("the handle of an update that has ended may be destroyed after its worker") {
+  hub::reference_server server;
+  trainer source{patient(server.address(), "trainer-0"), 1000};
+  source.worker.publish(1);
+  std::optional<rollout> reader{std::in_place, patient(server.address(), "rollout-0"), 1000};
+  auto ended = reader->worker.update_async(latest, 20s);
+  CHECK(ended.wait(20s).version == 1);
+  reader.reset();
+  ended.cancel();  // of nothing
+  CHECK(ended.done());
+}
+
 TEST_CASE("time-outs: the largest one means for ever, and is not over at once") {
   constexpr milliseconds for_ever = milliseconds::max();
   hub::reference_server server{

@@ -75,7 +75,8 @@ TEST_CASE("session: a server that does not answer is named at the deadline of th
   const auto result = worker.result(ticket);
   REQUIRE(result.has_value());
   CHECK(result->outcome.code == errc::disconnected);
-  CHECK(result->outcome.sentence.find("no answer from the reference server at tcp://server:5570") == 0);
+  CHECK(result->outcome.sentence.find(
+            "no answer from the reference server at tcp://server:5570 within 2000 ms") == 0);
 }
 
 TEST_CASE("session: joins at the same time are one request, and each ends by its own deadline") {
@@ -483,6 +484,16 @@ TEST_CASE("session: the deadline of an update names what was waited for") {
     CHECK(worker.result(ticket).value().outcome.sentence ==
           "the deadline passed while waiting for a version (at least 9)");
   }
+  SUBCASE("a version, and the server says it first") {
+    const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(2s));
+    worker.core.end_by(worker.in(2200ms));
+    CHECK(worker.sent_body<messages::update_request>().timeout_ms == 2000);
+    worker.pass_heard(2099ms);
+    messages::update_reply reply;
+    reply.result = {errc::timed_out, "no such version"};
+    worker.answer(reply);
+    CHECK(worker.result(ticket).value().outcome.sentence == "no such version");
+  }
   SUBCASE("bytes") {
     const auto ticket = worker.start_update(3, 2000ms);
     worker.pass_heard(2000ms);
@@ -862,7 +873,7 @@ TEST_CASE("session: questions end with their answer or at their deadline") {
   driver worker;
   worker.join();
   const auto wait = worker.core.wait(worker.now, at_least(4), worker.in(3s));
-  CHECK(worker.sent_body<messages::wait_request>().timeout_ms == 3000);
+  CHECK(worker.sent_body<messages::wait_request>().timeout_ms == 2750);  // the server's word comes first
   worker.answer(messages::version_reply{{}, 4});
   CHECK(worker.result(wait).value().version == version_number{4});
   const auto describe = worker.core.describe(worker.now, 0, worker.in(3s));

@@ -89,7 +89,7 @@ constexpr std::string_view usage =
     "It prints its address, serves until it gets SIGINT or SIGTERM, and without keys needs no files.\n";
 
 [[noreturn]] void refuse(const std::string& sentence) {
-  std::fprintf(stderr, "reference_server: %s\n%s", sentence.c_str(), std::string{usage}.c_str());
+  std::fprintf(stderr, "reference_server: %s\nreference_server --help lists all options\n", sentence.c_str());
   std::exit(2);
 }
 

@@ -22,6 +22,10 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// alike.
 [[nodiscard]] std::size_t group_of_model(std::string_view model, std::size_t groups) noexcept;
 
+/// "host:port" with a port that exists, which ZeroMQ does not check (it takes 65537 for 1). Other protocols
+/// than tcp have none.
+[[nodiscard]] bool has_tcp_port(std::string_view address, unsigned lowest) noexcept;
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
 
 #if defined(TENSORHUB_HEADER_ONLY)

@@ -22,6 +22,7 @@
 
 #include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
@@ -53,6 +54,9 @@ class catalog_server::loop {
         socket_.set(zmq::sockopt::router_handover,
                     true);  // to the same secret name, after a broken connection
       }
+      if (!options_.address.ends_with(":*") && !detail::has_tcp_port(options_.address, 0))
+        throw error(errc::transport_failed, "the reference server cannot listen at '" + options_.address +
+                                                "': expected tcp://host:port, with port 0 for any");
       socket_.bind(options_.address);
       address_ = socket_.get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& e) {

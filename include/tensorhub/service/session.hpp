@@ -35,6 +35,7 @@ namespace session_detail {
 /// A call of `join` that waits for the server's answer.
 struct waiting_join {
   session_ticket ticket = 0;
+  time_point began{};
   time_point deadline{};
 };
 }  // namespace session_detail

@@ -385,7 +385,7 @@ class pull {
 
   bool lost(source_slot slot, errc reason, std::string detail,
             std::optional<chunk_index> chunk = std::nullopt);
-  [[nodiscard]] static std::string without_its_digest(chunk_index chunk);
+  [[nodiscard]] std::string without_its_digest(chunk_index chunk) const;
   [[nodiscard]] static bool matches(const control_header& header, const source_record& from) noexcept;
   /// True for a source that will receive this version but has not begun.
   [[nodiscard]] static bool is_early(const control_header& header, const pull_source& facts) noexcept;

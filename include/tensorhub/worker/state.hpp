@@ -75,6 +75,9 @@ struct worker_state {
     return std::min(std::max(timeout, std::chrono::milliseconds{0}) / 10, std::chrono::milliseconds{250});
   }
 
+  /// Throws `invalid_argument` if no version can ever be what the selector asks for.
+  TENSORHUB_DECL static void require_possible(const version_selector& selector);
+
   /// For calls that need not be one at a time. Throws `invalid_argument` if the worker has left its model.
   TENSORHUB_DECL void ensure_joined_beside(steady_time until = steady_time::max());
   /// Waits until then, and at most for the join time-out; several may do so at once. `asking`: whose

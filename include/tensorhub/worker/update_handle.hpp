@@ -23,7 +23,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 struct update_state;
 
 /// Made by `update_async` (worker.hpp) and its like, whose worker must outlive it. Its destruction cancels
-/// the update and waits until it has ended.
+/// the update and waits until it has ended; of an update that has ended it needs no worker, nor does `wait`.
 class update_handle {
  public:
   update_handle(update_handle&&) noexcept = default;

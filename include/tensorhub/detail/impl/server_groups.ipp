@@ -4,7 +4,9 @@
 
 #include "tensorhub/detail/server_groups.hpp"
 
+#include <charconv>
 #include <cstdint>
+#include <system_error>
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
@@ -34,6 +36,18 @@ TENSORHUB_DECL std::size_t group_of_model(std::string_view model, std::size_t gr
     best = group;
   }
   return best;
+}
+
+TENSORHUB_DECL bool has_tcp_port(std::string_view address, unsigned lowest) noexcept {
+  constexpr std::string_view scheme = "tcp://";
+  if (!address.starts_with(scheme)) return address.find("://") != address.npos;
+  address.remove_prefix(scheme.size());
+  const auto colon = address.rfind(':');
+  if (colon == address.npos) return false;
+  const std::string_view digits = address.substr(colon + 1);
+  unsigned port = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  return failure == std::errc{} && end == digits.data() + digits.size() && port >= lowest && port <= 65535;
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

@@ -17,6 +17,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/random_id.hpp"
+#include "tensorhub/detail/server_groups.hpp"
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/thread_name.hpp"
@@ -40,6 +41,9 @@ class control_connection::loop {
         context_{detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
         handshakes_{*context_, socket_, detail::handshake_failures} {
+    for (const std::string& each : addresses_) {
+      if (!detail::has_tcp_port(each, 1)) refuse(each, "");
+    }
     try {
       if (security_) {
         socket_.set(zmq::sockopt::curve_publickey, security_->keys.public_key);
@@ -50,8 +54,7 @@ class control_connection::loop {
       socket_.set(zmq::sockopt::reconnect_ivl_max, 1000);
       connect();
     } catch (const zmq::error_t& e) {
-      throw error(errc::invalid_argument,
-                  "invalid server address '" + address_ + "' (" + e.what() + "): expected tcp://host:port");
+      refuse(address_, std::string{" ("} + e.what() + ")");
     }
     thread_ =
         detail::started_thread("the control connection", [this](const std::stop_token& stop) { run(stop); });
@@ -173,6 +176,11 @@ class control_connection::loop {
   }
 
   /// Connects to `address_`, and expects the server key that `security_` names for it.
+  [[noreturn]] static void refuse(const std::string& address, const std::string& why) {
+    throw error(errc::invalid_argument, "invalid server address '" + address + "'" + why +
+                                            ": expected tcp://host:port, with a port from 1 to 65535");
+  }
+
   void connect() {
     if (security_) socket_.set(zmq::sockopt::curve_serverkey, for_server(*security_, current_).server_key);
     socket_.connect(address_);

@@ -19,7 +19,7 @@ TENSORHUB_DECL session_ticket session::join(time_point now, time_point deadline)
     finish(ticket, fatal_.value_or(messages::status{}));
     return ticket;
   }
-  joins_.push_back({ticket, deadline});
+  joins_.push_back({ticket, now, deadline});
   if (joins_.size() > 1) return ticket;
   contact_.asked_since = now;
   send_join(now);
@@ -75,9 +75,11 @@ TENSORHUB_DECL void session::end_late_joins(time_point now) {
   const std::vector<session_detail::waiting_join> all = joins_;
   for (const session_detail::waiting_join& each : all) {
     if (now < each.deadline) continue;
-    cancel_join(each.ticket, {errc::disconnected,
-                              "no answer from the reference server at " + options_.server +
-                                  ": is it running there, and is it a TensorHub server?" + contact_.refusal});
+    const std::string waited = std::to_string(session_detail::milliseconds_until(each.began, each.deadline));
+    cancel_join(each.ticket,
+                {errc::disconnected,
+                 "no answer from the reference server at " + options_.server + " within " + waited +
+                     " ms: is it running there, and is it a TensorHub server?" + contact_.refusal});
   }
 }
 

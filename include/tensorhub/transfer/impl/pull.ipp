@@ -699,8 +699,11 @@ TENSORHUB_DECL bool pull::lost(source_slot slot, errc reason, std::string detail
   return false;
 }
 
-TENSORHUB_DECL std::string pull::without_its_digest(chunk_index chunk) {
-  return "chunk " + std::to_string(chunk) + " does not have its published digest";
+TENSORHUB_DECL std::string pull::without_its_digest(chunk_index chunk) const {
+  const auto tensor = layout_->segments()[layout_->slice(chunk).segment].tensor;
+  return "chunk " + std::to_string(chunk) +
+         (tensor ? " of tensor '" + layout_->tensors()[*tensor].name + "'" : " of the small tensors") +
+         " does not have its published digest: was it changed before unpublish() had returned?";
 }
 
 TENSORHUB_DECL bool pull::matches(const control_header& header, const source_record& from) noexcept {

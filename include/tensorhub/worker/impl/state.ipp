@@ -114,6 +114,11 @@ TENSORHUB_DECL void worker_state::refuse_if_left() const {
   if (leaving) throw failure(errc::busy, "this worker is leaving its model");
 }
 
+TENSORHUB_DECL void worker_state::require_possible(const version_selector& selector) {
+  if (selector.kind == version_selector::kind_type::exactly && !selector.version)
+    throw error(errc::invalid_argument, "there is no version 0: versions count from 1");
+}
+
 TENSORHUB_DECL void worker_state::ensure_joined_beside(steady_time until) {
   if (joined) return;
   refuse_if_left();

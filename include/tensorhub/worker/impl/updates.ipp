@@ -123,7 +123,8 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
 
 TENSORHUB_DECL update_report worker_updates::end_of(const session_result& result, time_point started,
                                                     update_report report) {
-  if (!result.outcome.ok()) throw whole_->failure(result.outcome, result.version);
+  if (!result.outcome.ok())
+    throw whole_->failure(result.outcome, result.version ? result.version : report.version);
   report.version = result.version.number();
   report.kept = result.kept;
   report.lost = result.drained.lost;
@@ -138,7 +139,10 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
                                                  bool ahead, update_state* handle) {
   const auto started = whole_->clock.now();
   const auto until = detail::end_of(timeout);
-  whole_->ensure_joined(until, handle);
+  whole_->named(selector.version, [&] {
+    worker_state::require_possible(selector);
+    whole_->ensure_joined(until, handle);
+  });
   const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
     if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
     const std::chrono::milliseconds left = detail::time_left(until);
@@ -157,6 +161,7 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guar
     if (cancelled) whole_->client.with([&](session& core, time_point now) { core.cancel(now, ticket); });
   }
   update_report report;
+  report.version = selector.version;
   const session_result result = carry_out(ticket, until, started, report, handle);
   return end_of(result, started, std::move(report));
 }
@@ -176,6 +181,7 @@ TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
     if (next.result) return *std::move(next.result);
     report.wait_seconds = to_seconds(whole_->clock.now() - started);
     next.order->time_left = detail::time_left(until);
+    report.version = next.order->version.number();
     copied_from_ ? copy_now(*next.order, report) : pull_now(*std::move(next.order), report, handle);
   }
 }
@@ -371,7 +377,7 @@ TENSORHUB_DECL update_progress update_handle::progress() const {
   return state_->owner->updates.progress_of(*state_);
 }
 TENSORHUB_DECL void update_handle::cancel() {
-  state_->owner->updates.cancel(*state_);
+  if (!done()) state_->owner->updates.cancel(*state_);  // its worker may have ended since
 }
 TENSORHUB_DECL bool update_handle::done() const {
   const std::lock_guard lock{state_->mutex};

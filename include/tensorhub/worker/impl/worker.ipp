@@ -311,11 +311,14 @@ TENSORHUB_DECL std::optional<version_number> worker::newer() {
 
 TENSORHUB_DECL version_number worker::wait(version_selector selector, std::chrono::milliseconds timeout) {
   const auto until = detail::end_of(timeout);
-  state_->ensure_joined_beside(until);
-  return state_
-      ->ask(detail::time_left(until),
-            [&](session& core, time_point now, time_point late) { return core.wait(now, selector, late); })
-      .version;
+  return state_->named(selector.version, [&] {
+    worker_state::require_possible(selector);
+    state_->ensure_joined_beside(until);
+    return state_
+        ->ask(detail::time_left(until),
+              [&](session& core, time_point now, time_point late) { return core.wait(now, selector, late); })
+        .version;
+  });
 }
 
 TENSORHUB_DECL unpublish_report worker::leave(std::chrono::milliseconds grace) {

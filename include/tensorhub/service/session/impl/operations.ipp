@@ -285,14 +285,20 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
 }
 
 TENSORHUB_DECL void operations::advance_operation(time_point now) {
-  if (operation_ && now >= operation_->deadline) expire_operation(now);
+  if (operation_ && now >= expires_at()) expire_operation(now);
   if (operation_ && operation_->at == step::draining && now >= drains_until()) force_drain();
 }
 
 TENSORHUB_DECL time_point operations::operation_deadline() const noexcept {
   if (!operation_) return time_point::never();
-  return operation_->at == step::draining ? std::min(operation_->deadline, drains_until())
-                                          : operation_->deadline;
+  return operation_->at == step::draining ? std::min(expires_at(), drains_until()) : expires_at();
+}
+
+TENSORHUB_DECL time_point operations::expires_at() const noexcept {
+  if (operation_->at != step::waiting || operation_->latest == time_point::never())
+    return operation_->deadline;
+  const duration spare = operation_->latest - operation_->deadline;
+  return operation_->deadline + std::max(spare / 2, duration{0});
 }
 
 TENSORHUB_DECL time_point operations::drains_until() const noexcept {
