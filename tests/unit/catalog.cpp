@@ -511,6 +511,22 @@ TEST_CASE("catalog: wait is answered at once, when the version comes, or at the 
   CHECK(reply->result.sentence == "no version (at least 4) of model 'policy' appeared; the latest was 3");
 }
 
+TEST_CASE("catalog: a wait that was in vain says that nothing is known, or that shards are missing") {
+  driver server;
+  server.join(1, "trainer", {0, 2});
+  const auto in_vain = [&](const version_selector& wanted) {
+    const auto sequence = server.send({1}, messages::wait_request{wanted, 100});
+    server.pass(100ms);
+    return server.answer<messages::version_reply>({1}, sequence).value().result.sentence;
+  };
+  CHECK(in_vain(latest) == "no version (latest) of model 'policy' appeared; none is known yet");
+  REQUIRE(server.publish({1}, 3).ok());
+  CHECK(in_vain(latest) ==
+        "no version (latest) of model 'policy' appeared; none is known yet, and of 3 only some shards were "
+        "published");
+  CHECK(in_vain(exactly(4)) == "no version (exactly 4) of model 'policy' appeared; none is known yet");
+}
+
 TEST_CASE("catalog: list and describe answer anybody, and name what they do not know") {
   driver server;
   const incarnation stranger{50};

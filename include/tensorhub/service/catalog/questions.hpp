@@ -157,7 +157,7 @@ class questions {
           *worker, waiter.sequence,
           messages::version_reply{
               {errc::timed_out, "no version (" + to_string(waiter.selector) + ") of model '" + model.name +
-                                    "' appeared; the latest was " + to_string(model.latest_ever)},
+                                    "' appeared; " + what_there_is(model, waiter.selector)},
               {}});
     } else {
       return false;

@@ -237,12 +237,8 @@ class stuck {
                     const std::string& call) const {
     entry.version = selector.version;
     entry.advice = call + " waits for a version (" + to_string(selector) +
-                   ") that some replica holds completely; the latest was " + to_string(model.latest_ever);
-    if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
-        accepts(selector, model.latest_seen))
-      entry.advice += ", and of " + to_string(model.latest_seen) + " only some shards were published";
-    else
-      entry.advice += ": a trainer must publish it";
+                   ") that some replica holds completely; " + what_there_is(model, selector) +
+                   ": a trainer must publish it";
     if (core_.recovering(model))
       entry.advice += "; this server has just taken over, and not all workers have told it what they hold";
   }

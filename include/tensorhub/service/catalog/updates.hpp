@@ -795,7 +795,7 @@ class updates {
                                    model.name + "' became free in time for shard " + std::to_string(shard) +
                                    " of replica '" + operation.replica->name + "'"};
     return {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" + model.name +
-                                 "' became available; the latest was " + to_string(model.latest_ever)};
+                                 "' became available; " + what_there_is(model, member.selector)};
   }
   void expire(operation_state& operation) {
     time_point next = time_point::never();
