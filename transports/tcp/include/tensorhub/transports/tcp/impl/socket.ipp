@@ -227,7 +227,10 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, cons
     trouble = std::strerror(failed);
   }
   if (tensorhub::detail::is_local_host(where->host))
-    trouble += " (that is this machine: a peer on another one has to set its listen_host or advertised_host)";
+    trouble +=
+        " (that is this machine: the peer has ended here, or a peer on another one has to set its "
+        "listen_host "
+        "or advertised_host)";
   throw error(errc::transport_failed, prefix + "cannot connect to " + address + ": " + trouble);
 }
 
