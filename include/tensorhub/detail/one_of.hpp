@@ -3,8 +3,8 @@
 /// A value of one of several types, as std::variant, but cheap to compile with dozens of alternatives.
 ///
 /// A variant of the 36 control messages instantiates thousands of templates in every file that includes the
-/// service. This class has one small table of functions per operation. `get_if`, `holds_alternative` and
-/// `visit` are found by argument-dependent lookup.
+/// service. This class has one small table of functions per operation. `get_if`,
+/// `holds_alternative`, `holds_any_of` and `visit` are found by argument-dependent lookup.
 ///
 /// The alternatives are distinct, default-constructible, copyable, and do not throw when they are moved. One
 /// of more than `one_of_inside_bytes` lies on the heap, so that the others are cheap to move and to keep.
@@ -100,6 +100,10 @@ class one_of {
   template <typename T>
   requires(index_of<T> < size) friend bool holds_alternative(const one_of& value) noexcept {
     return value.index_ == index_of<T>;
+  }
+  template <typename... Ts>
+  requires((index_of<Ts> < size) && ...) friend bool holds_any_of(const one_of& value) noexcept {
+    return ((value.index_ == index_of<Ts>) || ...);
   }
   /// Calls `visitor` with the value that is held. The visitor returns the same type for each alternative.
   template <typename Visitor>

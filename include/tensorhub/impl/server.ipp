@@ -319,19 +319,13 @@ class catalog_server::loop {
     const route* const known = remember(incarnation{decoded.message.sender}, from, joins);
     if (known == nullptr) return;
     const time_point now = clock_.now();
-    const bool is_charged = may_have_a_large_answer(decoded.message.body);
+    const bool is_charged = messages::is_question(decoded.message.body);  // the answer may be large
     if (is_charged && !budgets_.sent.may_ask(from, now)) {
       tally_.unread.add();
       return;
     }
     catalog_.receive(now, decoded.message, known->client, true);
     if (is_charged) flush();  // before the next question is asked, and its answer made
-  }
-  [[nodiscard]] static bool may_have_a_large_answer(const messages::message& body) noexcept {
-    return get_if<messages::describe_request>(&body) != nullptr ||
-           get_if<messages::list_request>(&body) != nullptr ||
-           get_if<messages::stuck_request>(&body) != nullptr ||
-           get_if<messages::why_request>(&body) != nullptr;
   }
 
   /// A join shows that the incarnation belongs to the connection's key. False: it does not, and the message
@@ -462,26 +456,19 @@ class catalog_server::loop {
   void say_revoked(incarnation worker, std::string_view to, std::string_view key) {
     guard_->note(log_level::warning, "worker " + to_hex(worker) + " is now ignored: its key " +
                                          std::string{key} + " was revoked");
-    messages::goodbye_push goodbye;
-    goodbye.epoch = epoch_;
-    goodbye.reason = {errc::refused, "the key of this process was revoked at the reference server"};
-    messages::envelope envelope;
-    envelope.sender = epoch_.value;
-    envelope.recipient = worker.value;
-    envelope.body = std::move(goodbye);
-    send(to, envelope);
+    say_goodbye(to, {errc::refused, "the key of this process was revoked at the reference server"}, worker);
   }
 
   void explain_protocol(std::string_view to, std::uint16_t theirs) {
-    messages::goodbye_push goodbye;
-    goodbye.epoch = epoch_;
-    goodbye.reason = {errc::protocol_mismatch, "this reference server speaks control protocol " +
-                                                   std::to_string(control_protocol) + ", the worker speaks " +
-                                                   std::to_string(theirs)};
-    messages::envelope envelope;
-    envelope.sender = epoch_.value;
-    envelope.body = std::move(goodbye);
-    send(to, envelope);
+    say_goodbye(to, {errc::protocol_mismatch, "this reference server speaks control protocol " +
+                                                  std::to_string(control_protocol) + ", the worker speaks " +
+                                                  std::to_string(theirs)});
+  }
+
+  void say_goodbye(std::string_view to, messages::status reason, incarnation worker = {}) {
+    send(to, messages::envelope{.sender = epoch_.value,
+                                .body = messages::goodbye_push{.epoch = epoch_, .reason = std::move(reason)},
+                                .recipient = worker.value});
   }
 
   void flush() {

@@ -121,12 +121,10 @@ class client_shell final : private control_end {
   /// Pre-condition: an exception is being handled.
   void end_session() noexcept {
     try {
-      messages::goodbye_push goodbye;
-      goodbye.reason = {errc::system_failed, "this worker's control connection has failed: " +
-                                                 detail::exception_text() + "; construct a new worker"};
-      messages::envelope envelope;
-      envelope.body = std::move(goodbye);
-      core_.receive(clock_.now(), envelope);
+      core_.receive(clock_.now(),
+                    messages::goodbye_of_shell(
+                        {errc::system_failed, "this worker's control connection has failed: " +
+                                                  detail::exception_text() + "; construct a new worker"}));
       settle_step();
     } catch (...) {  // no memory: the next step tries again
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -26,6 +27,33 @@ using message =
                    retain_request, offload_failed_request, retention_push, offload_push, drop_push,
                    holding_request, committed_push, manage_request, manage_reply>;
 
+/// The table of messages.hpp, for unevaluated calls: what each request is answered by.
+template <typename Request>
+status_reply answer_of(const Request&);
+join_reply answer_of(const join_request&);
+drained_reply answer_of(const unpublish_request&);
+update_reply answer_of(const update_request&);
+update_reply answer_of(const source_failed_request&);
+version_reply answer_of(const wait_request&);
+list_reply answer_of(const list_request&);
+describe_reply answer_of(const describe_request&);
+why_reply answer_of(const why_request&);
+stuck_reply answer_of(const stuck_request&);
+manage_reply answer_of(const manage_request&);
+template <typename Request>
+using answer_to = decltype(answer_of(std::declval<const Request&>()));
+
+/// Whether an answer of this type fits the request.
+[[nodiscard]] inline bool is_answer_to(const message& request, const message& answer) noexcept {
+  return visit(
+      [&]<typename Request>(const Request&) { return holds_alternative<answer_to<Request>>(answer); },
+      request);
+}
+/// A request that the server answers to any process, and that changes nothing.
+[[nodiscard]] inline bool is_question(const message& body) noexcept {
+  return holds_any_of<list_request, describe_request, why_request, stuck_request>(body);
+}
+
 /// A message with its frame header.
 struct envelope {
   std::uint64_t sender = 0;     ///< a worker's incarnation, or the server's epoch
@@ -40,6 +68,11 @@ struct envelope {
   /// there.
   std::uint64_t recipient = 0;
 };
+
+/// By which a worker's own shell ends its session, or that of `recipient` among several (zero: all).
+[[nodiscard]] inline envelope goodbye_of_shell(status reason, std::uint64_t recipient = 0) {
+  return {.body = goodbye_push{.reason = std::move(reason)}, .recipient = recipient};
+}
 
 /// What the envelopes of a worker say of its requests, in whatever order they arrive.
 class closed_requests {

@@ -53,10 +53,6 @@ class inquiry : public session_detail::questions {
   void handle(time_point, const pending_request& pending, const messages::status_reply& reply) {
     static_cast<void>(answer(pending, reply.result));
   }
-  /// When the next server of the list is tried; never: there is none, or nothing is asked.
-  [[nodiscard]] time_point patience() const noexcept;
-
-  std::size_t server_index_ = 0;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

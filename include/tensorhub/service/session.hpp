@@ -61,10 +61,6 @@ class session : public session_detail::operations {
   /// Every call that runs ends now: an unpublish and a leave as at their deadline, the others as `cancelled`.
   void interrupt(time_point now);
 
-  /// The shell copies this version into the memory by itself (operations.hpp). `unavailable`: it was rolled
-  /// back, as far as this session has heard; nothing is drained.
-  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);
-
   /// Leaves at once: ends all calls, cuts off all readers, and tells the server so once, without an answer.
   void abandon(time_point now);
 
@@ -142,7 +138,7 @@ class session : public session_detail::operations {
   template <typename Body>
   void on_answer(time_point now, const messages::envelope& envelope, const Body& body) {
     if constexpr (requires(const pending_request& pending) { this->handle(now, pending, body); }) {
-      if (const auto pending = outbox_.take_answered<Body>(envelope.sequence)) handle(now, *pending, body);
+      if (const auto pending = outbox_.take_answered(envelope)) handle(now, *pending, body);
     }
   }
 
@@ -164,11 +160,9 @@ class session : public session_detail::operations {
 
   void on_push(time_point now, const messages::goodbye_push& push);
 
-  /// The time until which the server may be silent; never: there is no other server, or no open request.
-  [[nodiscard]] time_point patience() const noexcept;
   /// Switches to the next server of the list. That server does not know this worker and will answer with a
   /// goodbye.
-  void try_next_server(time_point now);
+  void try_next_server(time_point now) { move_to_server(now, next_server()); }
   /// This server does not take the worker over. Workers of one process share a connection, and each may be
   /// refused where another one belongs: a session that all servers have refused pauses for a server_timeout.
   void go_elsewhere(time_point now);
@@ -183,8 +177,7 @@ class session : public session_detail::operations {
   server_epoch speaker_{};               ///< sender of the current message
   server_epoch believed_{};              ///< the server that the worker has joined or is joining
   std::array<server_epoch, 4> ended_{};  ///< the last few servers that it had joined; zero: none
-  std::size_t server_index_ = 0;
-  std::size_t joined_at_ = 0;  ///< the index of the server that it joined last
+  std::size_t joined_at_ = 0;            ///< the index of the server that it joined last
   bool leaving_ = false;
   bool returns_ = false;     ///< an earlier incarnation was declared dead; after the end: so was this one
   std::uint32_t peers_ = 0;  ///< workers of the model, by the server's last count

@@ -73,36 +73,6 @@ inline constexpr rights needed<messages::stuck_request> = needed<messages::list_
   return (!retains && change.roll_back_to) || rules.has_any_of(right::retain);
 }
 
-/// The type of a request's answer.
-template <typename Request>
-struct answer_to {
-  using type = messages::status_reply;
-};
-template <typename Answer>
-struct answered_by {
-  using type = Answer;
-};
-template <>
-struct answer_to<messages::join_request> : answered_by<messages::join_reply> {};
-template <>
-struct answer_to<messages::unpublish_request> : answered_by<messages::drained_reply> {};
-template <>
-struct answer_to<messages::update_request> : answered_by<messages::update_reply> {};
-template <>
-struct answer_to<messages::source_failed_request> : answered_by<messages::update_reply> {};
-template <>
-struct answer_to<messages::wait_request> : answered_by<messages::version_reply> {};
-template <>
-struct answer_to<messages::list_request> : answered_by<messages::list_reply> {};
-template <>
-struct answer_to<messages::describe_request> : answered_by<messages::describe_reply> {};
-template <>
-struct answer_to<messages::why_request> : answered_by<messages::why_reply> {};
-template <>
-struct answer_to<messages::stuck_request> : answered_by<messages::stuck_reply> {};
-template <>
-struct answer_to<messages::manage_request> : answered_by<messages::manage_reply> {};
-
 class authority {
  public:
   explicit authority(core& core) : core_{core} {}
@@ -119,7 +89,7 @@ class authority {
   [[nodiscard]] bool allows(const client_rules& rules, const messages::envelope& said, worker_state* worker,
                             const Request& request) const {
     if (is_right(rules, request) && is_about_its_own(rules, worker, request)) return true;
-    typename answer_to<Request>::type reply;
+    messages::answer_to<Request> reply;
     reply.result = {errc::refused, "the key '" + rules.name + "' may not send " +
                                        subject_of(worker, request) + ": it may " +
                                        to_string(rules.may.value_or(rights_of_unnamed)) +

@@ -115,17 +115,11 @@ class membership {
 
   void notify_goodbye(incarnation id) {
     admission_.forget(id);
-    messages::goodbye_push goodbye;
-    goodbye.epoch = core_.epoch;
-    goodbye.worker = id;
-    goodbye.rejoin = !dead_.contains(id);
-    if (!goodbye.rejoin) {
-      const auto found = dead_.verdict_of(id);
-      goodbye.reason =
-          found ? reason_of(*found)
-                : messages::status{errc::replaced, "this worker has left; construct a new one to join again"};
-    }
-    core_.send(id, {}, std::move(goodbye));
+    if (!dead_.contains(id)) return send_goodbye(id, {}, true);
+    const auto found = dead_.verdict_of(id);
+    send_goodbye(id, found ? reason_of(*found)
+                           : messages::status{errc::replaced,
+                                              "this worker has left; construct a new one to join again"});
   }
 
   /// By an operator's order.
@@ -519,11 +513,10 @@ class membership {
     dead_.insert(worker.id, found);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
-    messages::goodbye_push goodbye;
-    goodbye.epoch = core_.epoch;
-    goodbye.worker = id;
-    goodbye.reason = reason_of(found);
-    core_.send(id, {}, std::move(goodbye));
+    send_goodbye(id, reason_of(found));
+  }
+  void send_goodbye(incarnation id, messages::status reason, bool rejoin = false) {
+    core_.send(id, {}, messages::goodbye_push{core_.epoch, rejoin, std::move(reason), id});
   }
 
   /// Removes a worker from all records. `gone_politely`: the worker itself reported that it no longer reads.

@@ -270,10 +270,7 @@ class control_connection::loop {
 
   /// Ends all sessions with this reason. Pre-condition: ends_mutex_ is held.
   void say_goodbye(messages::status reason) {
-    messages::goodbye_push goodbye;
-    goodbye.reason = std::move(reason);
-    messages::envelope envelope;
-    envelope.body = std::move(goodbye);
+    const messages::envelope envelope = messages::goodbye_of_shell(std::move(reason));
     for (control_end* const each : ends_) static_cast<void>(each->receive(clock_.now(), envelope));
   }
 
@@ -290,12 +287,8 @@ class control_connection::loop {
             socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
       } catch (const zmq::error_t&) {  // the connection is gone: the session repeats its requests
       } catch (const error& e) {       // the message exceeds a limit: its call must not wait
-        messages::goodbye_push goodbye;
-        goodbye.reason = {e.code(), "a message to the reference server cannot be sent: " + e.sentence()};
-        messages::envelope envelope;
-        envelope.recipient = message.sender;
-        envelope.body = std::move(goodbye);
-        deliver(envelope);
+        deliver(messages::goodbye_of_shell(
+            {e.code(), "a message to the reference server cannot be sent: " + e.sentence()}, message.sender));
         signal_.raise();  // its end has more to say
       }
     }

@@ -37,8 +37,7 @@ TENSORHUB_DECL session_ticket session::leave(time_point now, time_point deadline
   }
   if (!admit(ticket)) return ticket;
   if (held_) {
-    finish(ticket, {errc::busy,
-                    "version " + to_string(held_->version) + " is still published: call unpublish() first"});
+    finish(ticket, still_published());
     return ticket;
   }
   if (!joined_ && !is_joining) {
@@ -59,7 +58,7 @@ TENSORHUB_DECL void session::interrupt(time_point now) {
   const messages::status reason{errc::cancelled, "the call was interrupted"};
   finish_joins(reason);
   end_running(now, now, reason);
-  for (const session_ticket ticket : outbox_.take_calls()) finish(ticket, reason);
+  finish_all(outbox_.take_calls(), reason);
 }
 
 TENSORHUB_DECL void session::cancel_join(session_ticket ticket, const messages::status& reason) {
@@ -83,19 +82,6 @@ TENSORHUB_DECL void session::end_late_joins(time_point now) {
   }
 }
 
-TENSORHUB_DECL session_ticket session::install(time_point now, version_number version, digest128 root,
-                                               time_point deadline) {
-  if (is_withdrawn(versions_.keeps, version)) {
-    const session_ticket ticket = new_ticket();
-    if (admit(ticket))
-      finish(ticket, {errc::unavailable, "version " + to_string(version) + " was rolled back"});
-    return ticket;
-  }
-  const bool is_retained =
-      held_ && (versions_.keeps.keep_latest > 0 || is_pinned(versions_.keeps, held_->version));
-  return operations::install(now, version, root, deadline, is_retained);
-}
-
 TENSORHUB_DECL void session::abandon(time_point now) {
   if (joined_) request(now, messages::leave_request{}, purpose::leave);
   end({errc::cancelled, "this worker has left its model: construct a new one"});
@@ -115,9 +101,7 @@ TENSORHUB_DECL void session::advance(time_point now) {
   end_late_joins(now);
   if (now >= std::min(patience(), contact_.rejoins_at)) try_next_server(now);
   outbox_.repeat(now, joined_);
-  for (const session_ticket ticket : outbox_.take_expired(now)) {
-    finish(ticket, late(now, "an answer of the reference server"));
-  }
+  end_late_requests(now);
   advance_operation(now);
   if (joined_ && now >= next_heartbeat_) {
     if (was_paused(now)) beats_answered_ = 0;
@@ -142,7 +126,7 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   join.held = held_;
   join.ended_well = ended_well_;
   join.latest = versions_.latest;
-  join.before = {server_, server_ && server_index_ != joined_at_, returns_};
+  join.before = {server_, server_ && contact_.server != joined_at_, returns_};
   join.barred = barred_;
   join.peers = counted_workers(now);
   join.keeps = versions_.keeps;
@@ -167,14 +151,12 @@ TENSORHUB_DECL std::uint32_t session::counted_workers(time_point now) const noex
 
 TENSORHUB_DECL bool session::is_late(const messages::message& body) const noexcept {
   if (!speaker_ || !detail::contains(ended_, speaker_)) return false;
-  return !(holds_alternative<messages::join_reply>(body) || holds_alternative<messages::goodbye_push>(body) ||
-           holds_alternative<messages::list_reply>(body) ||
-           holds_alternative<messages::describe_reply>(body) ||
-           holds_alternative<messages::why_reply>(body) || holds_alternative<messages::stuck_reply>(body));
+  return !holds_any_of<messages::join_reply, messages::goodbye_push, messages::list_reply,
+                       messages::describe_reply, messages::why_reply, messages::stuck_reply>(body);
 }
 
 TENSORHUB_DECL void session::ask_to_return(time_point now) {
-  if (!joined_ || server_index_ == joined_at_) return;
+  if (!joined_ || contact_.server == joined_at_) return;
   joined_ = false;
   send_join(now);
 }
@@ -196,7 +178,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
   }
   if (!reply.result.ok()) return end(reply.result);
   note_end_of_server();
-  joined_at_ = server_index_;
+  joined_at_ = contact_.server;
   contact_.refusal.clear();
   if (server_ != reply.epoch) outbox_.forget_cut_offs();
   server_ = reply.epoch;
@@ -259,17 +241,6 @@ TENSORHUB_DECL void session::on_push(time_point now, const messages::goodbye_pus
   send_join(now);
 }
 
-TENSORHUB_DECL time_point session::patience() const noexcept {
-  if (options_.servers < 2 || fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
-  return std::max(contact_.heard, contact_.asked_since) + options_.server_timeout;
-}
-
-TENSORHUB_DECL void session::try_next_server(time_point now) {
-  const std::size_t next = (server_index_ + 1) % options_.servers;
-  act(session_actions::use_server{next});
-  move_to_server(now, next);
-}
-
 TENSORHUB_DECL void session::go_elsewhere(time_point now) {
   if (now - contact_.refused_since > options_.server_timeout) {
     contact_.refused_since = now;
@@ -284,9 +255,9 @@ TENSORHUB_DECL void session::go_elsewhere(time_point now) {
 }
 
 TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
-  if (index == server_index_) return;
+  if (index == contact_.server) return;
   contact_.asked_since = now;
-  server_index_ = index;
+  contact_.server = index;
   if (joined_) outbox_.heartbeat();
   const bool waits = std::exchange(contact_.rejoins_at, time_point::never()) != time_point::never();
   const bool is_joining = waits || outbox_.count(purpose::join) > 0;
@@ -333,7 +304,7 @@ TENSORHUB_DECL session session::successor(time_point now, const proven_incarnati
   next.follow(*this, held);
   next.believed_ = believed_;
   next.ended_ = ended_;
-  next.server_index_ = server_index_;
+  next.contact_.server = contact_.server;
   next.joined_at_ = joined_at_;
   next.barred_ = barred_;
   next.versions_.keeps = versions_.keeps;

@@ -43,6 +43,14 @@ class operations : public questions {
                         const std::optional<remote_region>& control = std::nullopt,
                         messages::update_reach reach = messages::update_reach::anywhere, bool ahead = false);
 
+  /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources).
+  /// Readers of what is held end first; where the server is silent, they are cut off. The version is held
+  /// when the shell reports `pull_finished`, and the call ends without the server. If it fails before that
+  /// order, what was held is held again. A server that refuses the report (other bytes) makes the session
+  /// hold nothing. `unavailable`: the version was rolled back, as far as this session has heard; nothing is
+  /// drained.
+  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline);
+
   /// Ends a running update with `cancelled`; any other ticket is ignored.
   void cancel(time_point now, session_ticket ticket);
 
@@ -109,14 +117,6 @@ class operations : public questions {
   void on_push(time_point now, const messages::abort_push& push) {
     if (operation_ && push.operation == counter_ && !operation_->is_local()) abort(now, push.reason);
   }
-
-  /// The shell copies `version` into the memory by itself, on the order `start_pull` (without sources).
-  /// Readers of what is held end first; where the server is silent, they are cut off. The version is held
-  /// when the shell reports `pull_finished`, and the call ends without the server. If it fails before that
-  /// order, what was held is held again. A server that refuses the report (other bytes) makes the session
-  /// hold nothing. `is_retained`: what is held may be the last copy of a retained version.
-  session_ticket install(time_point now, version_number version, digest128 root, time_point deadline,
-                         bool is_retained);
 
   /// Runs the timers of the call.
   void advance_operation(time_point now);

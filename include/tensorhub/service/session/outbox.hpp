@@ -16,9 +16,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
-#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -51,28 +49,6 @@ struct pending_request {
   bool without_joining = false;
 };
 
-/// Whether an answer of this type fits the request (see the table in messages.hpp). An answer that does not
-/// fit is ignored: the request is repeated, or ends at its deadline.
-template <typename Answer>
-[[nodiscard]] bool is_answer_to(const messages::message& request) noexcept {
-  namespace m = messages;
-  const auto asks = [&request]<typename... Request>(std::type_identity<Request>...) {
-    return (holds_alternative<Request>(request) || ...);
-  };
-  using std::type_identity;
-  if (asks(type_identity<m::join_request>{})) return std::is_same_v<Answer, m::join_reply>;
-  if (asks(type_identity<m::unpublish_request>{})) return std::is_same_v<Answer, m::drained_reply>;
-  if (asks(type_identity<m::update_request>{}, type_identity<m::source_failed_request>{}))
-    return std::is_same_v<Answer, m::update_reply>;
-  if (asks(type_identity<m::wait_request>{})) return std::is_same_v<Answer, m::version_reply>;
-  if (asks(type_identity<m::list_request>{})) return std::is_same_v<Answer, m::list_reply>;
-  if (asks(type_identity<m::describe_request>{})) return std::is_same_v<Answer, m::describe_reply>;
-  if (asks(type_identity<m::why_request>{})) return std::is_same_v<Answer, m::why_reply>;
-  if (asks(type_identity<m::stuck_request>{})) return std::is_same_v<Answer, m::stuck_reply>;
-  if (asks(type_identity<m::manage_request>{})) return std::is_same_v<Answer, m::manage_reply>;
-  return std::is_same_v<Answer, m::status_reply>;
-}
-
 class outbox {
  public:
   outbox(incarnation self, duration retry) : self_{self}, retry_{retry} {}
@@ -96,13 +72,9 @@ class outbox {
 
   /// Removes the request with this number; empty: no such request is open.
   [[nodiscard]] std::optional<pending_request> take(request_sequence sequence);
-  /// Removes the request with this number if `Answer` is an answer to it.
-  template <typename Answer>
-  [[nodiscard]] std::optional<pending_request> take_answered(request_sequence sequence) {
-    const auto found = open_.find(sequence);
-    if (found == open_.end() || !is_answer_to<Answer>(found->second.body)) return std::nullopt;
-    return take(sequence);
-  }
+  /// Removes the request that this message answers. An answer that does not fit is ignored: the request is
+  /// repeated, or ends at its deadline.
+  [[nodiscard]] std::optional<pending_request> take_answered(const messages::envelope& answer);
   /// Removes the oldest request with this purpose.
   [[nodiscard]] std::optional<pending_request> take(purpose why);
   /// Removes the requests whose deadline has passed, and returns their tickets.

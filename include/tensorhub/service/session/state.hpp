@@ -30,7 +30,8 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 /// What a session has heard from servers.
 struct contact {
   time_point heard{};          ///< when it last heard from one
-  time_point asked_since{};    ///< since when the present one has been asked
+  std::size_t server = 0;      ///< the present one, in the list
+  time_point asked_since{};    ///< since when it has been asked
   std::string refusal{};       ///< for sentences: why another server does not take this worker; may be empty
   time_point refused_since{};  ///< the first of `refusals`, within one server_timeout
   std::size_t refusals = 0;    ///< of servers that do not take this worker over
@@ -89,6 +90,17 @@ class state {
   void raise_epoch(std::uint64_t announced = 0);
 
   [[nodiscard]] messages::status late(time_point now, const std::string& what) const;
+  [[nodiscard]] messages::status still_published() const {
+    return {errc::busy,
+            "version " + to_string(held_->version) + " is still published: call unpublish() first"};
+  }
+  /// Ends the calls of one request whose deadline has passed.
+  void end_late_requests(time_point now);
+
+  /// The time until which the server may be silent; never: there is no other server, or no open request.
+  [[nodiscard]] time_point patience() const noexcept;
+  /// Orders the connection to use the next server of the list; the session itself has to move there.
+  [[nodiscard]] std::size_t next_server();
 
   /// The number of the running call; zero while the server has not announced it.
   [[nodiscard]] operation_counter known_counter() const noexcept {
@@ -106,6 +118,7 @@ class state {
 
   [[nodiscard]] session_ticket new_ticket() noexcept { return ++last_ticket_; }
   void finish(session_ticket ticket, messages::status outcome);
+  void finish_all(const std::vector<session_ticket>& tickets, const messages::status& outcome);
 
   session_options options_;
   incarnation self_;

@@ -80,8 +80,8 @@ template struct opened<state_members, &state::outbox_, &state::joined_, &state::
 struct session_members {
   friend constexpr auto reach(session_members);
 };
-template struct opened<session_members, &session::believed_, &session::ended_, &session::server_index_,
-                       &session::leaving_, &session::peers_, &session::counted_at_, &session::beats_answered_,
+template struct opened<session_members, &session::believed_, &session::ended_, &session::leaving_,
+                       &session::peers_, &session::counted_at_, &session::beats_answered_,
                        &session::worker_timeout_, &session::heartbeat_interval_, &session::barred_,
                        &session::returns_, &session::joined_at_, &session::next_heartbeat_, &session::joins_>;
 
@@ -219,7 +219,7 @@ class state_digest {
   void fold(const session_detail::contact& contact) {
     fold(contact.heard);
     fold(contact.asked_since);
-    add(contact.refused_since, contact.refusals, contact.rejoins_at);
+    add(contact.server, contact.refused_since, contact.refusals, contact.rejoins_at);
   }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
   void fold(const session_detail::pending_request& pending) {

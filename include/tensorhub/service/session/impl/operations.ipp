@@ -19,8 +19,7 @@ TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number
   if (!admit(ticket)) return ticket;
   version = valid_version(versions_.keeps, version);
   if (held_ && !(held_->open && held_->version == version)) {
-    finish(ticket, {errc::busy,
-                    "version " + to_string(held_->version) + " is still published: call unpublish() first"});
+    finish(ticket, still_published());
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
@@ -35,8 +34,7 @@ TENSORHUB_DECL session_ticket operations::open(time_point now, version_number ve
   const session_ticket ticket = new_ticket();
   if (!admit(ticket)) return ticket;
   if (held_) {
-    finish(ticket, {errc::busy,
-                    "version " + to_string(held_->version) + " is still published: call unpublish() first"});
+    finish(ticket, still_published());
     return ticket;
   }
   begin(ticket, step::publishing, deadline);
@@ -95,9 +93,15 @@ TENSORHUB_DECL session_ticket operations::update(time_point now, const version_s
 }
 
 TENSORHUB_DECL session_ticket operations::install(time_point now, version_number version, digest128 root,
-                                                  time_point deadline, bool is_retained) {
+                                                  time_point deadline) {
   const session_ticket ticket = new_ticket();
   if (!admit(ticket)) return ticket;
+  if (is_withdrawn(versions_.keeps, version)) {
+    finish(ticket, {errc::unavailable, "version " + to_string(version) + " was rolled back"});
+    return ticket;
+  }
+  const bool is_retained =
+      held_ && (versions_.keeps.keep_latest > 0 || is_pinned(versions_.keeps, held_->version));
   begin(ticket, step::draining, deadline);
   operation_->copies = is_retained ? local_copy::over_retained : local_copy::over_any;
   if (held_ && held_->version == version) {

@@ -17,10 +17,7 @@ TENSORHUB_DECL void outbox::request(time_point now, bool joined, messages::messa
   pending.why = why;
   pending.ticket = ticket;
   pending.deadline = deadline;
-  pending.without_joining = why == purpose::join || holds_alternative<messages::list_request>(pending.body) ||
-                            holds_alternative<messages::describe_request>(pending.body) ||
-                            holds_alternative<messages::why_request>(pending.body) ||
-                            holds_alternative<messages::stuck_request>(pending.body) ||
+  pending.without_joining = why == purpose::join || messages::is_question(pending.body) ||
                             holds_alternative<messages::manage_request>(pending.body);
   if (may_send(sequence, pending, joined)) transmit(now, sequence, pending);
 }
@@ -47,6 +44,12 @@ TENSORHUB_DECL std::optional<pending_request> outbox::take(request_sequence sequ
   std::optional<pending_request> out{std::move(found->second)};
   open_.erase(found);
   return out;
+}
+
+TENSORHUB_DECL std::optional<pending_request> outbox::take_answered(const messages::envelope& answer) {
+  const auto found = open_.find(answer.sequence);
+  if (found == open_.end() || !is_answer_to(found->second.body, answer.body)) return std::nullopt;
+  return take(answer.sequence);
 }
 
 TENSORHUB_DECL std::optional<pending_request> outbox::take(purpose why) {
@@ -107,9 +110,8 @@ TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_re
   if (!joined && !pending.without_joining) return false;
   // Readers may be sent to what these offer. What is said of the memory, and that all earlier readers are cut
   // off, must have been heard before.
-  if (holds_alternative<messages::finish_request>(pending.body) ||
-      holds_alternative<messages::holding_request>(pending.body) ||
-      holds_alternative<messages::receiving_request>(pending.body)) {
+  if (holds_any_of<messages::finish_request, messages::holding_request, messages::receiving_request>(
+          pending.body)) {
     return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
       const auto* cut_off = get_if<messages::cut_off_done_request>(&earlier.second.body);
       return holds_alternative<messages::finish_request>(earlier.second.body) ||
@@ -120,8 +122,7 @@ TENSORHUB_DECL bool outbox::may_send(request_sequence sequence, const pending_re
     // The server must know that the version is held: it would let the worker go before the version's readers
     // otherwise. And a `holding_request` would end the drain that this request begins.
     return std::none_of(open_.begin(), open_.find(sequence), [](const auto& earlier) {
-      return holds_alternative<messages::finish_request>(earlier.second.body) ||
-             holds_alternative<messages::holding_request>(earlier.second.body);
+      return holds_any_of<messages::finish_request, messages::holding_request>(earlier.second.body);
     });
   }
   if (pending.why != purpose::publish && pending.why != purpose::update) return true;

@@ -2,6 +2,8 @@
 /// \file state.ipp
 /// Definitions of state.hpp.
 
+#include <algorithm>
+
 #include "tensorhub/service/session/state.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
@@ -19,6 +21,22 @@ TENSORHUB_DECL messages::status state::late(time_point now, const std::string& w
                                     contact_.refusal};
   }
   return {errc::timed_out, "the deadline passed while waiting for " + what};
+}
+
+TENSORHUB_DECL void state::end_late_requests(time_point now) {
+  for (const session_ticket ticket : outbox_.take_expired(now))
+    finish(ticket, late(now, "an answer of the reference server"));
+}
+
+TENSORHUB_DECL time_point state::patience() const noexcept {
+  if (options_.servers < 2 || fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
+  return std::max(contact_.heard, contact_.asked_since) + options_.server_timeout;
+}
+
+TENSORHUB_DECL std::size_t state::next_server() {
+  const std::size_t next = (contact_.server + 1) % options_.servers;
+  act(session_actions::use_server{next});
+  return next;
 }
 
 TENSORHUB_DECL void state::learn_counter(operation_counter number) noexcept {
@@ -44,6 +62,11 @@ TENSORHUB_DECL void state::finish(session_ticket ticket, messages::status outcom
   result.ticket = ticket;
   result.outcome = std::move(outcome);
   results_.push_back(std::move(result));
+}
+
+TENSORHUB_DECL void state::finish_all(const std::vector<session_ticket>& tickets,
+                                      const messages::status& outcome) {
+  for (const session_ticket ticket : tickets) finish(ticket, outcome);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::session_detail
