@@ -43,6 +43,9 @@ class call_turn {
 class held_turn {
  public:
   explicit held_turn(call_turn& turn) : turn_{turn.try_begin() ? &turn : nullptr} {}
+  /// Waits for the turn. Not there: another call has it still at `until`.
+  held_turn(call_turn& turn, std::chrono::steady_clock::time_point until)
+      : turn_{turn.begin_by(until) ? &turn : nullptr} {}
   [[nodiscard]] explicit operator bool() const noexcept { return turn_ != nullptr; }
 
  private:

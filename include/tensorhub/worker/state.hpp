@@ -78,6 +78,10 @@ struct worker_state {
   /// Throws `invalid_argument` if no version can ever be what the selector asks for.
   TENSORHUB_DECL static void require_possible(const version_selector& selector);
 
+  /// One operation at a time: publish, unpublish, update and leave have the turn while they run. Throws
+  /// `busy` if another one has it, and `invalid_argument` if the worker has left its model.
+  [[nodiscard]] TENSORHUB_DECL held_turn take_turn();
+
   /// For calls that need not be one at a time. Throws `invalid_argument` if the worker has left its model.
   TENSORHUB_DECL void ensure_joined_beside(steady_time until = steady_time::max());
   /// Waits until then, and at most for the join time-out; several may do so at once. `asking`: whose
@@ -169,24 +173,6 @@ struct worker_state {
     version_number newest{};
   };
   listing listed_;
-};
-
-/// One operation of a worker at a time: a second call of publish, unpublish, update or leave is told `busy`.
-/// Held while an operation runs. Movable, so that a call can go on in another thread.
-class operation_guard {
- public:
-  /// Throws `busy`, or `invalid_argument` if the worker has left its model.
-  TENSORHUB_DECL explicit operation_guard(worker_state& owner);
-  /// For leaving: waits for the operation that runs. Not there: it still runs at `until`.
-  TENSORHUB_DECL operation_guard(worker_state& owner, worker_state::steady_time until);
-
-  [[nodiscard]] explicit operator bool() const noexcept { return owner_ != nullptr; }
-
- private:
-  struct end_operation {
-    void operator()(worker_state* owner) const noexcept { owner->operating.end(); }
-  };
-  std::unique_ptr<worker_state, end_operation> owner_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

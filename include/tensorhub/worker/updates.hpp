@@ -32,13 +32,13 @@
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/transfer/tensor_arrivals.hpp"
 #include "tensorhub/types/version_number.hpp"
+#include "tensorhub/worker/call_turn.hpp"
 #include "tensorhub/worker/data_plane.hpp"
 #include "tensorhub/worker/pull_order.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
 struct worker_state;
-class operation_guard;
 class session;
 class update_handle;
 
@@ -109,7 +109,7 @@ class worker_updates {
     messages::reference held{};
   };
 
-  TENSORHUB_DECL update_report run(operation_guard busy, const version_selector& selector,
+  TENSORHUB_DECL update_report run(held_turn busy, const version_selector& selector,
                                    std::chrono::milliseconds timeout, update_reach reach, bool ahead,
                                    update_state* handle);
   /// From the session's answer to the report.

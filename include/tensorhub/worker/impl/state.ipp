@@ -23,16 +23,12 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 // ---- one operation at a time
 
-TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner) : owner_{&owner} {
-  if (!owner.operating.try_begin()) {
-    static_cast<void>(owner_.release());
-    throw owner.failure(errc::busy, "another publish, unpublish, update or leave of this worker is running");
-  }
-  owner.refuse_if_left();
-}
-
-TENSORHUB_DECL operation_guard::operation_guard(worker_state& owner, worker_state::steady_time until) {
-  if (owner.operating.begin_by(until)) owner_.reset(&owner);
+TENSORHUB_DECL held_turn worker_state::take_turn() {
+  held_turn turn{operating};
+  if (!turn)
+    throw failure(errc::busy, "another publish, unpublish, update or leave of this worker is running");
+  refuse_if_left();
+  return turn;
 }
 
 // ---- begin and end

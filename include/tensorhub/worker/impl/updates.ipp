@@ -63,7 +63,7 @@ namespace worker_detail {
 TENSORHUB_DECL update_report worker_updates::update(version_selector selector,
                                                     std::chrono::milliseconds timeout, update_reach reach) {
   return whole_->counted.update(
-      [&] { return run(operation_guard{*whole_}, selector, timeout, reach, false, nullptr); });
+      [&] { return run(whole_->take_turn(), selector, timeout, reach, false, nullptr); });
 }
 
 TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selector,
@@ -72,7 +72,7 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
   auto state = std::make_shared<update_state>();
   state->owner = whole_;
   update_handle handle{state};
-  auto work = [this, state, selector, timeout, reach, ahead, busy = operation_guard{*whole_}]() mutable {
+  auto work = [this, state, selector, timeout, reach, ahead, busy = whole_->take_turn()]() mutable {
     update_report report;
     std::exception_ptr failed;
     try {
@@ -94,7 +94,7 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
 
 TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour,
                                                          std::chrono::milliseconds timeout) {
-  const operation_guard ours{*whole_};
+  const held_turn ours = whole_->take_turn();
   const auto started = whole_->clock.now();
   const auto until = detail::end_of(timeout);
   const auto held = neighbour.client.with(
@@ -133,7 +133,7 @@ TENSORHUB_DECL update_report worker_updates::end_of(const session_result& result
   return report;
 }
 
-TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] operation_guard busy,
+TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] held_turn busy,
                                                  const version_selector& selector,
                                                  std::chrono::milliseconds timeout, update_reach reach,
                                                  bool ahead, update_state* handle) {

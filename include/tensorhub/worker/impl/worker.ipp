@@ -35,7 +35,7 @@ namespace worker_detail {
 
 TENSORHUB_DECL void run_open(worker_state& self, version_number version, std::chrono::milliseconds timeout) {
   const auto until = detail::end_of(timeout);
-  const operation_guard busy{self};
+  const held_turn busy = self.take_turn();
   self.ensure_joined(until);
   if (!version) throw self.failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
   const std::chrono::milliseconds patience = detail::time_left(until);
@@ -75,7 +75,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
                                                         std::chrono::milliseconds timeout) {
   const auto started = self.clock.now();
   const auto until = detail::end_of(timeout);
-  const operation_guard busy{self};
+  const held_turn busy = self.take_turn();
   std::optional<std::vector<std::size_t>> positions;
   if (changed != nullptr) positions = positions_of(self, *changed);
   self.ensure_joined(until);
@@ -176,10 +176,10 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
   const leaving_mark mark{self};
   self.client.with(
       [&](session& core, time_point now) { core.make_way(now, now + detail::time_left(drained_by)); });
-  operation_guard turn{self, std::chrono::steady_clock::now() + detail::time_left(drained_by) / 2};
+  held_turn turn{self.operating, std::chrono::steady_clock::now() + detail::time_left(drained_by) / 2};
   if (!turn) {  // what it keeps for others needs time, too
     self.kept_for_others->begin_leave(drained_by);
-    turn = operation_guard{self, drained_by};
+    turn = held_turn{self.operating, drained_by};
   }
   unpublish_report report;
   if (!turn) {  // it digests or copies, or tries to connect: nothing can stop it, and nothing of it counts
@@ -234,7 +234,7 @@ TENSORHUB_DECL worker::~worker() {
 
 TENSORHUB_DECL void worker::add(std::string name, const void* data, std::span<const std::uint64_t> dimensions,
                                 dtype type) {
-  const operation_guard busy{*state_};
+  const held_turn busy = state_->take_turn();
   const std::lock_guard lock{state_->prepared.mutex};
   if (state_->prepared.done)
     throw state_->failure(errc::invalid_argument,
@@ -249,7 +249,7 @@ TENSORHUB_DECL void worker::add(std::string name, const void* data,
 }
 
 TENSORHUB_DECL void worker::keep_alive(std::shared_ptr<const void> owner) {
-  const operation_guard busy{*state_};
+  const held_turn busy = state_->take_turn();
   owners_.push_back(std::move(owner));
 }
 
@@ -274,7 +274,7 @@ TENSORHUB_DECL publish_report worker::publish(version_number version, const chan
 
 TENSORHUB_DECL unpublish_report worker::unpublish(std::chrono::milliseconds timeout) {
   return state_->counted.unpublish([&] {
-    const operation_guard busy{*state_};
+    const held_turn busy = state_->take_turn();
     return state_->joined ? worker_detail::run_unpublish(*state_, detail::bounded(timeout))
                           : unpublish_report{};
   });
@@ -295,12 +295,12 @@ TENSORHUB_DECL update_handle worker::update_async(version_selector selector,
   return state_->updates.update_async(selector, timeout, reach, ahead);
 }
 TENSORHUB_DECL update_report worker::update_from(worker& neighbour, std::chrono::milliseconds timeout) {
-  const operation_guard theirs{*neighbour.state_};
+  const held_turn theirs = neighbour.state_->take_turn();
   return state_->updates.update_from(*neighbour.state_, timeout);
 }
 
 TENSORHUB_DECL void worker::at_rest(const std::function<void(version_number, std::uint64_t)>& call) {
-  const operation_guard busy{*state_};
+  const held_turn busy = state_->take_turn();
   call(state_->held_version(), state_->updates.succeeded());
 }
 
@@ -331,14 +331,14 @@ TENSORHUB_DECL unpublish_report unpublish_together(std::span<worker* const> work
   timeout = detail::bounded(timeout);
   struct unpublishing {
     worker_state* self;
-    operation_guard busy;
+    held_turn busy;
     time_point started{};
     session_ticket ticket = 0;  ///< zero: it has not joined
   };
   std::vector<unpublishing> all;
   for (const worker* const each : workers) {
     try {
-      all.push_back({each->state_.get(), operation_guard{*each->state_}});
+      all.push_back({each->state_.get(), each->state_->take_turn()});
     } catch (const error& e) {
       workers.front()->state_->counted.unpublish_refused(e.code());
       throw;
