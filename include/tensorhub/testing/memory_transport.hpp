@@ -148,11 +148,6 @@ struct queue_state {
   std::vector<posted_read> reads;  ///< in the order of posting; room for `depth` is reserved
 };
 
-/// [offset, offset + bytes) lies within `size` bytes.
-[[nodiscard]] inline bool fits(std::uint64_t offset, std::uint64_t bytes, std::uint64_t size) noexcept {
-  return offset <= size && bytes <= size - offset;
-}
-
 /// The bytes that the read asks for if its key opens a region that covers the whole slice, else null. A
 /// described region may be a part of the registered one. Called with the source's mutex held.
 [[nodiscard]] inline memory_range opened_by(const node& source, const posted_read& read) noexcept {
@@ -165,8 +160,8 @@ struct queue_state {
   const auto first = reinterpret_cast<std::uintptr_t>(region.range.data);
   if (region.access == region_access::local_write || read.from.base < first) return {};
   const std::uint64_t begin = read.from.base - first;
-  if (!fits(begin, read.from.bytes, region.range.bytes)) return {};
-  if (!fits(read.from_offset, read.bytes, read.from.bytes)) return {};
+  if (!detail::lies_within(region.range.bytes, begin, read.from.bytes)) return {};
+  if (!detail::lies_within(read.from.bytes, read.from_offset, read.bytes)) return {};
   memory_range part = region.range;
   part.data += begin + read.from_offset;
   part.bytes = read.bytes;
@@ -214,7 +209,8 @@ struct queue_state {
   const node& source = *endpoint.source;
   const region_state& into = *read.into;
   if (!into.registered || into.owner != queue.reader || into.access == region_access::remote_read ||
-      !fits(read.offset, read.bytes, into.range.bytes) || read.bytes > queue.options.max_read_bytes) {
+      !detail::lies_within(into.range.bytes, read.offset, read.bytes) ||
+      read.bytes > queue.options.max_read_bytes) {
     return ends(completion_status::local_error);
   }
   if (!source.alive) return breaks(completion_status::peer_lost);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -117,6 +118,27 @@ struct remote_slice {
   std::uint64_t bytes = 0;
 };
 
+namespace detail {
+
+/// [offset, offset + bytes) lies within the first `room` bytes.
+[[nodiscard]] constexpr bool lies_within(std::uint64_t room, std::uint64_t offset,
+                                         std::uint64_t bytes) noexcept {
+  return offset <= room && bytes <= room - offset;
+}
+
+/// The slice lies within its region, and the sum of `base` and `offset` is a number.
+[[nodiscard]] constexpr bool is_sound(const remote_slice& slice) noexcept {
+  return lies_within(slice.region->bytes, slice.offset, slice.bytes) &&
+         slice.region->base <= UINT64_MAX - slice.offset;
+}
+
+/// Throws `invalid_argument` for the first range that no transport could register.
+void check_registrable(std::string_view transport, std::span<const memory_range> ranges);
+/// For the same sentences: "range 0 of 2".
+[[nodiscard]] std::string name_of_range(std::size_t index, std::size_t count);
+
+}  // namespace detail
+
 /// The address at which a transport reaches a process: text that only that transport interprets
 /// ("tcp://10.0.0.1:4711").
 struct transport_address {
@@ -127,3 +149,7 @@ struct transport_address {
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/types/impl/memory.ipp"
+#endif

@@ -145,8 +145,6 @@ class same_host {
                                  duration timeout, incarnation self = {});
 
  private:
-  /// Empty: the range can be registered.
-  [[nodiscard]] static std::string why_not(const memory_range& range);
   [[nodiscard]] static std::string text_of(const same_host_detail::region_facts& facts);
 
   /// The first queue starts the helper threads: a process that only serves needs none.

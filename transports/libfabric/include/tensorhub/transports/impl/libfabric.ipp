@@ -26,15 +26,14 @@ TENSORHUB_DECL post_result libfabric::queue::post_read(endpoint& to, const memor
                                                        std::uint64_t offset, const remote_slice& from,
                                                        request_id id) noexcept {
   const libfabric_detail::region_core& target = *into.core_;
-  if (offset > target.range.bytes || from.bytes > target.range.bytes - offset ||
+  if (!detail::lies_within(target.range.bytes, offset, from.bytes) ||
       target.access == region_access::remote_read)
     return core_->post_finished(id, completion_status::local_error);
   const remote_region& region = *from.region;
   const auto key = libfabric_detail::region_key::unpacked(region.key);
   // `base` counts from the region's first byte: a description may cover a part of the region.
-  if (!key || key->nonce != to.core_->nonce() || from.offset > region.bytes ||
-      from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset ||
-      region.base + from.offset > key->bytes || from.bytes > key->bytes - (region.base + from.offset))
+  if (!key || key->nonce != to.core_->nonce() || !detail::is_sound(from) ||
+      !detail::lies_within(key->bytes, region.base + from.offset, from.bytes))
     return core_->post_finished(id, completion_status::access_denied);
   libfabric_detail::posted_read read;
   read.id = id;
@@ -59,18 +58,7 @@ TENSORHUB_DECL std::string libfabric::description() const {
 
 TENSORHUB_DECL std::vector<libfabric::memory_region> libfabric::register_memory(
     std::span<const memory_range> ranges, region_access access) {
-  const auto which = [&ranges](std::size_t i) {
-    return "range " + std::to_string(i) + " of " + std::to_string(ranges.size());
-  };
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    if (ranges[i].data == nullptr || ranges[i].bytes == 0)
-      throw error(errc::invalid_argument,
-                  "libfabric: " + which(i) + " cannot be registered: it is null or empty");
-    if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
-      throw error(errc::invalid_argument, "libfabric: " + which(i) +
-                                              " cannot be registered: it is device memory without its device "
-                                              "(memory_range::device): let its memory space describe it");
-  }
+  detail::check_registrable(name, ranges);
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -81,7 +69,7 @@ TENSORHUB_DECL std::vector<libfabric::memory_region> libfabric::register_memory(
       if (access != region_access::remote_read) core->local = registrar_.for_own_reads(ranges[i]);
       if (access != region_access::local_write) core->remote = registrar_.for_peers(ranges[i]);
     } catch (const error& thrown) {
-      throw error(thrown.code(), thrown.sentence() + " (" + which(i) + ")");
+      throw error(thrown.code(), thrown.sentence() + " (" + detail::name_of_range(i, ranges.size()) + ")");
     }
     regions.push_back({*this, std::move(core)});
     registered_bytes_.fetch_add(ranges[i].bytes, std::memory_order_relaxed);

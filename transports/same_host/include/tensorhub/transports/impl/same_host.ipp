@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "tensorhub/detail/time_left.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host.hpp"
 #include "tensorhub/transports/same_host/link.hpp"
 
@@ -25,12 +24,11 @@ TENSORHUB_DECL post_result same_host::queue::post_read(endpoint& to, const memor
                                                        std::uint64_t offset, const remote_slice& from,
                                                        request_id id) noexcept {
   const memory_range target = into.range();
-  if (offset > target.bytes || from.bytes > target.bytes - offset)
+  if (!detail::lies_within(target.bytes, offset, from.bytes))
     return core_->post_finished(id, completion_status::local_error);
   const remote_region& region = *from.region;
   same_host_detail::region_key key;
-  if (region.key.used_bytes != sizeof key || from.offset > region.bytes ||
-      from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset)
+  if (region.key.used_bytes != sizeof key || !detail::is_sound(from))
     return core_->post_finished(id, completion_status::access_denied);
   std::memcpy(&key, region.key.bytes.data(), sizeof key);
   device_access* const device = target.host_accessible() ? nullptr : target.device;
@@ -47,12 +45,7 @@ TENSORHUB_DECL same_host::same_host(options settings, incarnation self)
 
 TENSORHUB_DECL std::vector<same_host::memory_region> same_host::register_memory(
     std::span<const memory_range> ranges, region_access access) {
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    if (const std::string why = why_not(ranges[i]); !why.empty())
-      throw error(errc::invalid_argument, "same_host: range " + std::to_string(i) + " of " +
-                                              std::to_string(ranges.size()) +
-                                              " cannot be registered: " + why);
-  }
+  detail::check_registrable(name, ranges);
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
   for (const memory_range& range : ranges)
@@ -98,14 +91,6 @@ TENSORHUB_DECL same_host::endpoint same_host::connect(queue& on, const transport
   auto core = std::make_unique<same_host_detail::endpoint_core>(*on.core_, std::move(connection), kept_);
   on.core_->attach(*core);
   return endpoint{std::move(core)};
-}
-
-TENSORHUB_DECL std::string same_host::why_not(const memory_range& range) {
-  if (range.data == nullptr || range.bytes == 0) return "it is null or empty";
-  if (!range.host_accessible() && range.device == nullptr)
-    return "it is device memory without its device (memory_range::device): let its memory space "
-           "describe it";
-  return {};
 }
 
 TENSORHUB_DECL std::string same_host::text_of(const same_host_detail::region_facts& facts) {

@@ -93,11 +93,10 @@ class basic_tcp {
     [[nodiscard]] post_result post_read(endpoint& to, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept {
       const memory_range target = into.range();
-      if (offset > target.bytes || from.bytes > target.bytes - offset)
+      if (!tensorhub::detail::lies_within(target.bytes, offset, from.bytes))
         return core_->post_finished(id, completion_status::local_error);
       const remote_region& region = *from.region;
-      if (region.key.used_bytes != sizeof(region_key) || from.offset > region.bytes ||
-          from.bytes > region.bytes - from.offset || region.base > UINT64_MAX - from.offset)
+      if (region.key.used_bytes != sizeof(region_key) || !tensorhub::detail::is_sound(from))
         return core_->post_finished(id, completion_status::access_denied);
       read_request request;
       std::memcpy(&request.key, region.key.bytes.data(), sizeof request.key);
@@ -143,13 +142,7 @@ class basic_tcp {
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {
-    for (std::size_t i = 0; i < ranges.size(); ++i) {
-      const std::string_view why = why_unfit(ranges[i]);
-      if (why.empty()) continue;
-      throw error(errc::invalid_argument, std::string{name} + ": range " + std::to_string(i) + " of " +
-                                              std::to_string(ranges.size()) +
-                                              " cannot be registered: it is " + std::string{why});
-    }
+    tensorhub::detail::check_registrable(name, ranges);
     std::vector<memory_region> regions;
     regions.reserve(ranges.size());
     for (const memory_range& range : ranges)
@@ -214,13 +207,6 @@ class basic_tcp {
   [[nodiscard]] const typename Channel::shared& shared() const noexcept { return shared_; }
 
  private:
-  /// Empty: the range can be registered.
-  [[nodiscard]] static std::string_view why_unfit(const memory_range& range) noexcept {
-    if (range.data == nullptr || range.bytes == 0) return "null or empty";
-    if (range.host_accessible() || range.device != nullptr) return {};
-    return "device memory without its device (memory_range::device): let its memory space describe it";
-  }
-
   static void add_stream(queue_type& on, endpoint_type& core, Channel channel,
                          std::span<device_access* const> devices) {
     try {

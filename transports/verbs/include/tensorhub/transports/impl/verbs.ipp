@@ -2,7 +2,6 @@
 /// \file verbs.ipp
 /// Definitions of verbs.hpp.
 
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/verbs.hpp"
 #include "tensorhub/transports/verbs/address.hpp"
 
@@ -12,19 +11,17 @@ TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& to, const memory_re
                                                    std::uint64_t offset, const remote_slice& from,
                                                    request_id id) noexcept {
   const verbs_detail::region& target = *into.core_;
-  const std::uint64_t room = target.range().bytes;
-  if (offset > room || from.bytes > room - offset || !target.is_target())
+  if (!detail::lies_within(target.range().bytes, offset, from.bytes) || !target.is_target())
     return core_->post_finished(id, completion_status::local_error);
   const remote_region& described = *from.region;
   verbs_detail::region_key key;
-  if (from.offset > described.bytes || from.bytes > described.bytes - from.offset ||
-      !verbs_detail::decode_key(described.key, to.core_->key_maker(), key) ||
+  if (!detail::is_sound(from) || !verbs_detail::decode_key(described.key, to.core_->key_maker(), key) ||
       key.head.rails < to.core_->rails())
     return core_->post_finished(id, completion_status::access_denied);
   // `base` may point inside the region, to describe a part of it.
   const std::uint64_t begin = described.base - key.head.base;
-  if (described.base < key.head.base || begin > key.head.bytes || from.offset > key.head.bytes - begin ||
-      from.bytes > key.head.bytes - begin - from.offset)
+  if (described.base < key.head.base || begin > key.head.bytes ||
+      !detail::lies_within(key.head.bytes - begin, from.offset, from.bytes))
     return core_->post_finished(id, completion_status::access_denied);
   if (from.bytes == 0 && to.usable()) return core_->post_finished(id, completion_status::ok);
   return core_->post(*to.core_, id, target, offset, key, begin + from.offset, from.bytes);
@@ -32,23 +29,12 @@ TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& to, const memory_re
 
 TENSORHUB_DECL std::vector<verbs::memory_region> verbs::register_memory(std::span<const memory_range> ranges,
                                                                         region_access access) {
-  const auto name_of = [&](std::size_t i) {
-    return "range " + std::to_string(i) + " of " + std::to_string(ranges.size());
-  };
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
-    if (ranges[i].data == nullptr || ranges[i].bytes == 0)
-      throw error(errc::invalid_argument,
-                  "verbs: " + name_of(i) + " cannot be registered: it is null or empty");
-    if (!ranges[i].host_accessible() && ranges[i].device == nullptr)
-      throw error(errc::invalid_argument, "verbs: " + name_of(i) +
-                                              " cannot be registered: it is device memory without its device "
-                                              "(memory_range::device): let its memory space describe it");
-  }
+  detail::check_registrable(name, ranges);
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    regions.push_back(memory_region{
-        std::make_unique<verbs_detail::region>(source_, ranges[i], access, options_, name_of(i))});
+    regions.push_back(memory_region{std::make_unique<verbs_detail::region>(
+        source_, ranges[i], access, options_, detail::name_of_range(i, ranges.size()))});
   }
   return regions;
 }

@@ -137,8 +137,8 @@ TENSORHUB_DECL read_record& queue_core::take_free(request_id id) noexcept {
 
 TENSORHUB_DECL void queue_core::start(read_record& read) noexcept {
   const region_view& region = *read.region;
-  const bool denied = region.state == region_state::denied || read.offset > region.bytes ||
-                      read.bytes > region.bytes - read.offset;
+  const bool denied =
+      region.state == region_state::denied || !detail::lies_within(region.bytes, read.offset, read.bytes);
   if (denied) {
     pool_->finish(work_, read, completion_status::access_denied);
   } else if (device_reads::has_a_part_in(read)) {

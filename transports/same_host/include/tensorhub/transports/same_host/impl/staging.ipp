@@ -86,7 +86,7 @@ TENSORHUB_DECL void stage_desk::begin(piece& begun) noexcept {
 
 TENSORHUB_DECL void stage_desk::begin(piece& begun, const memory_range& range) {
   const region_request& wanted = begun.job.request;
-  if (wanted.offset > range.bytes || wanted.bytes > range.bytes - wanted.offset)
+  if (!detail::lies_within(range.bytes, wanted.offset, wanted.bytes))
     return end(begun, answer_status::denied);
   if (needs_device(range)) return begin_on_device(begun, range);
   const detail::peer_read reading;

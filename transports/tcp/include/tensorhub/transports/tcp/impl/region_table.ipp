@@ -55,8 +55,7 @@ TENSORHUB_DECL std::optional<memory_range> region_table::find(const read_request
   const std::uint64_t difference =
       (entry.secret[0] ^ request.key.secret[0]) | (entry.secret[1] ^ request.key.secret[1]);
   if (difference != 0) return std::nullopt;
-  if (request.offset > entry.range.bytes || request.bytes > entry.range.bytes - request.offset)
-    return std::nullopt;
+  if (!detail::lies_within(entry.range.bytes, request.offset, request.bytes)) return std::nullopt;
   memory_range part = entry.range;
   part.data += request.offset;
   part.backing_offset += request.offset;
