@@ -25,10 +25,12 @@
 #include <vector>
 
 #include "source_process.hpp"
+#include "support/calls.hpp"
 
 namespace {
 
 using namespace source_processes;
+using calls::contains;
 using tensorhub::transports::libfabric;
 namespace detail = tensorhub::transports::libfabric_detail;
 
@@ -111,10 +113,6 @@ std::string error_of(const auto& work) {
     return thrown.sentence();
   }
   return {};
-}
-
-bool contains(const std::string& text, const std::string& word) {
-  return text.find(word) != std::string::npos;
 }
 
 /// What is at a port, and is none of ours.

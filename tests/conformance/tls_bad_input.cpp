@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/calls.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/transports/tls/socket_bio.hpp"
 #include "tls_certificates.hpp"
@@ -32,6 +33,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using namespace tensorhub;
+using calls::comes_true;
+using calls::contains;
 using tls_tests::authority;
 using tls_tests::identity;
 using transports::tcp;
@@ -41,18 +44,6 @@ namespace tls_parts = transports::tls_detail;
 
 constexpr incarnation source_id{1};
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-template <typename Condition>
-bool eventually(Condition&& holds) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(5ms);
-  }
-  return true;
-}
 std::string sentence_of(const std::function<void()>& what, errc code = errc::transport_failed) {
   try {
     what();
@@ -162,7 +153,7 @@ refusal refused(const authority& ours, const stranger& who, tls::options options
   REQUIRE(here.can_read());
   refusal out;
   out.alert = who.come_in(here.source.address().text);
-  CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+  CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
   out.sentence = here.source.report().last_refusal;
   CHECK(contains(out.sentence, "127.0.0.1:"));
   CHECK(here.can_read());
@@ -399,7 +390,7 @@ TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without p
     tls_scene here{ours.options({.name = "known"}), stranger_options};
     const std::string sentence = here.connect_sentence();
     CHECK_MESSAGE(contains(sentence, "the certificate CN=known is not signed by an authority in"), sentence);
-    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal,
                    "refuses this process's certificate (CN=known, valid until 20"));
   }
@@ -409,7 +400,7 @@ TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without p
     CHECK_MESSAGE(contains(sentence, "refuses this process's certificate (CN=stranger, valid until 20"),
                   sentence);
     CHECK(contains(sentence, "not signed by an authority that the peer knows"));
-    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal,
                    "the certificate CN=stranger is not signed by an authority in"));
   }
@@ -424,7 +415,7 @@ TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without p
                    ours.options({.name = "b", .purposes = "serverAuth"})};
     const std::string sentence = here.connect_sentence();
     CHECK_MESSAGE(contains(sentence, "serverAuth and clientAuth"), sentence);
-    CHECK(eventually([&] { return contains(here.source.report().last_refusal, "CN=b may not be used"); }));
+    CHECK(comes_true([&] { return contains(here.source.report().last_refusal, "CN=b may not be used"); }));
   }
 }
 
@@ -447,7 +438,7 @@ TEST_CASE("tls: names: a list at either side, the host, and wildcards") {
   SUBCASE("the source's list") {
     tls_scene here{with(trainer, {"c.rollouts.example", "a.trainers.example"}), rollout};
     CHECK(contains(here.connect_sentence(), "refuses this process's certificate (CN=r"));
-    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal, "CN=r has none of the names that are allowed"));
   }
   SUBCASE("the reader's list") {
@@ -495,7 +486,7 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
     const std::string sentence =
         sentence_of([&] { static_cast<void>(plain.connect(queue, {address}, source_id, 5s)); });
     CHECK_MESSAGE(contains(sentence, "encrypts its data connections: use transport tls"), sentence);
-    CHECK(eventually([&] { return here.source.refused_connections() == 1; }));
+    CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal, "is not encrypted: the peer uses transport tcp"));
     CHECK(here.can_read());
   }
@@ -526,7 +517,7 @@ TEST_CASE("tls: a reader in the clear, a reader under TLS at a port in the clear
       const auto socket = stranger::socket_to(here.source.address().text);
       CHECK(::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL) > 0);
       ++expected;
-      CHECK(eventually([&] { return here.source.refused_connections() == expected; }));
+      CHECK(comes_true([&] { return here.source.refused_connections() == expected; }));
     }
     CHECK(here.can_read());
   }
@@ -571,7 +562,7 @@ TEST_CASE("tls: handshakes that are begun and never ended hold up nobody, and en
   here.connect();
   CHECK(here.can_read());
   for (const auto& socket : sockets) {
-    CHECK(eventually([&] {  // what the source had to say first is thrown away
+    CHECK(comes_true([&] {  // what the source had to say first is thrown away
       char bytes[4096];
       const auto taken = ::recv(socket.get(), bytes, sizeof bytes, MSG_DONTWAIT);
       return taken == 0 || (taken < 0 && errno != EAGAIN);
@@ -665,7 +656,7 @@ TEST_CASE("tls: renewed certificates that could not be read for want of descript
   const std::string meanwhile = name_in_use();
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
   CHECK(contains(meanwhile, "CN=first"));
-  CHECK(eventually([&] { return contains(name_in_use(), "CN=second"); }));
+  CHECK(comes_true([&] { return contains(name_in_use(), "CN=second"); }));
 }
 
 TEST_CASE("tls: the report says who encrypts") {
@@ -705,7 +696,7 @@ TEST_CASE("tls: a handshake that keeps its thread busy leaves the reads of reade
     REQUIRE(::send(strangers.back().get(), &first_byte_of_a_handshake, 1, MSG_NOSIGNAL) == 1);
   }
   detail::unique_fd writer;
-  REQUIRE(eventually([&] {  // a pipe that nobody reads cannot be opened so
+  REQUIRE(comes_true([&] {  // a pipe that nobody reads cannot be opened so
     writer.reset(::open(of_source.certificate_file.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
     return static_cast<bool>(writer);
   }));

@@ -69,8 +69,7 @@ TEST_CASE("tensors arrive in the order asked for, whole and verified, while othe
 TEST_CASE("the same, beside what is live") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   gated_double reader{who(server.address(), "rollout-0")};
   for (const auto& each : source.worker.shape().tensors()) reader.add(each.name, each.shape, each.type);
   auto first = reader.stage_async(latest, 20s);
@@ -87,8 +86,7 @@ TEST_CASE("the same, beside what is live") {
 TEST_CASE("tensors of a version that is held already are all there") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   rollout reader{who(server.address(), "rollout-0")};
   reader.worker.update();
   auto again = reader.worker.update_async(latest, 20s);
@@ -118,8 +116,7 @@ TEST_CASE("the error of a version comes instead of its next tensor") {
 TEST_CASE("tensors that were not taken are gone when the next update writes, which they do not disturb") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const auto gate = gate_after(large_words * sizeof(std::uint64_t) + plain_bytes);  // all of one version
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   auto first = reader.worker.update_async(latest, 60s);
@@ -127,8 +124,7 @@ TEST_CASE("tensors that were not taken are gone when the next update writes, whi
   CHECK(first.wait(20s).version == 1);
   CHECK(arriving.next(20s)->name == "norm");
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   auto second = reader.worker.update_async(exactly(2), 60s);
   REQUIRE(gate->wait_until_shut(20s));
   std::string sentence;

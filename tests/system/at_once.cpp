@@ -51,8 +51,7 @@ void check_hides(Source& source, const std::string& server, std::uint64_t read, 
 TEST_CASE("unpublish of a trainer hides all its versions, whichever of them is read") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(2);
-  source.worker.publish(2, snapshot);
+  source.publish(2, snapshot);
   SUBCASE("two snapshots") {
     source.worker.publish(3, snapshot);
     check_hides(source.worker, server.address(), 2, 3);
@@ -74,8 +73,7 @@ TEST_CASE("unpublish of a double-buffered subscriber hides both sides, whichever
   both.add("norm", {source.memory.norm.size()}, tensorhub::dtype::u8);
   both.add("nothing", {0}, tensorhub::dtype::f32);
   for (std::uint64_t version = 1; version <= 2; ++version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     both.stage(exactly(version));
     both.install();
     source.worker.unpublish();
@@ -93,13 +91,11 @@ TEST_CASE("leave: what a process keeps for others is handed over while its own v
           .receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
   rollout late{who(server.address(), "rollout-late"), large_words};
   trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.pin(1);
   CHECK_FALSE(source.worker.unpublish().lost);
   REQUIRE(source.worker.offloaded_bytes() > 0);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   stopped_reader stopped{server.address(), 2};
   host.worker.join();
   CHECK(host.worker.offloaded_bytes() == 0);

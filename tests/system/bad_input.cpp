@@ -47,8 +47,7 @@ class stranger_server {
 TEST_CASE("a layout that differs is refused, and the first differing tensor is named") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   std::vector<float> data(64);
   hub::subscriber other{who(server.address(), "rollout-0")};
   other.add("mapped", data.data(), {8, 8}, tensorhub::dtype::f32);
@@ -198,8 +197,7 @@ TEST_CASE("publishing while this worker updates is refused, and the update goes 
   member<worker_of_both_doors> worker{who(server.address(), "rollout-0")};
   auto pending = worker.worker.update_async(latest, 20s);
   CHECK(code_of([&] { worker.worker.publish(9); }) == errc::busy);
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(pending.wait(20s).version == 1);
 }
 
@@ -320,16 +318,14 @@ TEST_CASE("garbage at the server: it is counted, dropped, and the service goes o
   CHECK(server.statistics().messages == 0);
   trainer source{who(server.address(), "trainer-0")};
   rollout reader{who(server.address(), "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update().version == 1);
 }
 
 TEST_CASE("an oversized frame costs its sender the connection, nobody else anything") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   zmq::context_t context;
   zmq::socket_t stranger{context, zmq::socket_type::dealer};
   zmq::socket_t monitor{context, zmq::socket_type::pair};
@@ -378,8 +374,7 @@ void request_garbage(const std::string& address, const wire::hello& greeting, co
 TEST_CASE("garbage at the data port: the connection ends, the readers go on") {
   hub::reference_server server;
   member<worker_of_both_doors> source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   rollout reader{who(server.address(), "rollout-0")};
   CHECK(reader.worker.update().version == 1);
   const std::string address = source.worker.data().address().text;
@@ -397,8 +392,7 @@ TEST_CASE("garbage at the data port: the connection ends, the readers go on") {
     request_garbage(address, data_stranger::greeting(5, source.worker.self().value, shown), garbage);
   }
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(reader.worker.update(at_least(2)).version == 2);
   CHECK(reader.memory.holds(2));
 }

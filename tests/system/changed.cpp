@@ -51,11 +51,9 @@ struct two_trainers {
   trainer source{who(server.address(), "trainer-0")};
   both_doors other{who(server.address(), "trainer-1")};
   two_trainers() {
-    other.memory.fill(1);
-    other.worker.publish(1);
+    other.publish(1);
     other.worker.unpublish(20s);
-    source.memory.fill(2);
-    source.worker.publish(2);
+    source.publish(2);
   }
   /// The other one has the trainer's bytes now, and must not believe its digests.
   void check_other() {
@@ -100,8 +98,7 @@ TEST_CASE_TEMPLATE("changed: only the chunks of named tensors are digested again
 TEST_CASE_TEMPLATE("changed: readers refuse a tensor that was left out", Hub, hub, blake3_hub) {
   typename Hub::reference_server server;
   member<typename Hub::publisher> source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.unpublish(20s);
   SUBCASE("a large one") {
     source.memory.mapped_word(7) += 1;
@@ -140,8 +137,7 @@ TEST_CASE("changed: a name that was not added is refused, and after a publish th
 TEST_CASE("changed: a snapshot is a publish, so what changed before it is not named after it") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.unpublish(20s);
   SUBCASE("one that succeeds") {
     source.memory.mapped_word(7) += 1;
@@ -178,8 +174,7 @@ TEST_CASE("changed: after a copy of a neighbour's bytes all is digested") {
 TEST_CASE("changed: after an open version all is digested, and what it sealed counts") {
   hub::reference_server server;
   both_doors source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.unpublish(20s);
   source.worker.open(2, 20s);
   source.memory.fill(2);

@@ -33,8 +33,7 @@ tensorhub::worker_options at_host(std::string host, const std::string& server, s
 TEST_CASE("combinations: the hub's scheduler decides at its server") {
   combined::reference_server server;
   combined_trainer source{at_host("a", server.address(), "trainer-0"), some_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   combined_rollout elsewhere{at_host("b", server.address(), "rollout-0"), some_words};
   CHECK(elsewhere.worker.update().version == 1);
   combined_rollout reader{at_host("a", server.address(), "rollout-1"), some_words};
@@ -57,8 +56,7 @@ TEST_CASE("combinations: a seed and two memories over first_of") {
   reader.add("nothing", {0}, tensorhub::dtype::f32);
   for (std::uint64_t version = 1; version <= 3; ++version) {
     CAPTURE(version);
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     CHECK(seed.wait(version, 20s) == version);
     source.worker.unpublish();
     source.memory.fill(1000 + version);
@@ -98,8 +96,7 @@ TEST_CASE("combinations: a hub of bounded staleness keeps what is held up to the
   member<stale_hub::subscriber> reader{who(server.address(), "rollout-0"), 1000};
   for (std::uint64_t version = 1; version <= 4; ++version) {
     CAPTURE(version);
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     const std::uint64_t expected = version < 4 ? 1 : 4;
     const auto done = reader.worker.update(latest, 20s);
     CHECK(done.version == expected);

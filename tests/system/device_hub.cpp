@@ -84,15 +84,7 @@ struct device_weights {
 };
 
 template <typename Worker>
-struct device_member {
-  device_weights memory;
-  Worker worker;
-  explicit device_member(const tensorhub::worker_options& options,
-                         typename Worker::transport_options through = {})
-      : worker{options, std::move(through)} {
-    memory.add_to(worker);
-  }
-};
+using device_member = member<Worker, device_weights>;
 
 struct failing_device {
   explicit failing_device(std::uint64_t after) { fake_device::instance().set.fail_after = after; }
@@ -112,8 +104,7 @@ std::vector<std::string> versions_travel(const typename Hub::subscriber::transpo
   device_member<typename Hub::subscriber> first{who(server.address(), "rollout-0"), of_readers};
   device_member<typename Hub::subscriber> second{who(server.address(), "rollout-1"), of_readers};
   for (std::uint64_t version = 1; version <= 3; ++version) {
-    trainer.memory.fill(version);
-    trainer.worker.publish(version, all_done);
+    trainer.publish(version, all_done);
     CHECK(note(first.worker.update(exactly(version), all_done)) == version);
     CHECK(first.memory.holds(version));
     trainer.worker.unpublish();
@@ -213,8 +204,7 @@ TEST_CASE("device hub: a report's path says that the bytes took a detour, and wh
   device_weights memory;
   host_hub::subscriber staging{who(server.address(), "rollout-1"), always_staged};
   memory.add_to(staging);
-  trainer.memory.fill(1);
-  trainer.worker.publish(1, all_done);
+  trainer.publish(1, all_done);
   CHECK(mapping.worker.update(latest, all_done).paths == std::vector<std::string>{"same_host"});
   mapping.worker.unpublish();
   CHECK(staging.update(latest, all_done).paths ==
@@ -249,8 +239,7 @@ TEST_CASE("device hub: publish and update come after what the stream holds") {
   memory_hub::reference_server server;
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
-  trainer.memory.fill(1);
-  trainer.worker.publish(1, all_done);
+  trainer.publish(1, all_done);
   rollout.worker.update(latest, all_done);
   trainer.worker.unpublish();
 
@@ -320,12 +309,10 @@ TEST_CASE("device hub: what is staged waits in host memory, install brings it to
   memory_hub::reference_server server;
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   device_member<staged_of<memory_hub::subscriber>> rollout{who(server.address(), "rollout-0")};
-  trainer.memory.fill(1);
-  trainer.worker.publish(1, all_done);
+  trainer.publish(1, all_done);
   rollout.worker.update(latest, all_done);
   trainer.worker.unpublish();
-  trainer.memory.fill(2);
-  trainer.worker.publish(2, all_done);
+  trainer.publish(2, all_done);
   CHECK(rollout.worker.stage().version == 2);
   CHECK(rollout.memory.holds(1));
   std::atomic<bool> idle{false};
@@ -336,8 +323,7 @@ TEST_CASE("device hub: what is staged waits in host memory, install brings it to
 
   // An update of a staged subscriber comes after what the stream holds, as any other.
   trainer.worker.unpublish();
-  trainer.memory.fill(3);
-  trainer.worker.publish(3, all_done);
+  trainer.publish(3, all_done);
   std::atomic<bool> never{false};
   CHECK(code_of([&] { rollout.worker.update(latest, fake_device_memory::stream_type{&never}, 30ms); }) ==
         errc::timed_out);
@@ -350,8 +336,7 @@ TEST_CASE("device hub: the last copy of a retained version is saved to host memo
   memory_hub::reference_server server;
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
-  trainer.memory.fill(1);
-  trainer.worker.publish(1, all_done);
+  trainer.publish(1, all_done);
   trainer.worker.retain(1);
   CHECK_FALSE(trainer.worker.unpublish().lost);
   CHECK(trainer.worker.offloaded_bytes() > 0);
@@ -365,8 +350,7 @@ TEST_CASE("device hub: a seed in host memory feeds devices") {
   device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
   memory_hub::seeder seed{who(server.address(), "seed")};
   device_member<memory_hub::subscriber> rollout{who(server.address(), "rollout-0")};
-  trainer.memory.fill(4);
-  trainer.worker.publish(4, all_done);
+  trainer.publish(4, all_done);
   CHECK(seed.wait(4, 20s) == 4);
   trainer.worker.unpublish();
   CHECK(rollout.worker.update(exactly(4), all_done).version == 4);
@@ -398,8 +382,7 @@ TEST_CASE("device hub: a device that fails makes no version and no silent damage
   trainer.worker.publish(1, all_done);
   rollout.worker.update(latest, all_done);
   trainer.worker.unpublish();
-  trainer.memory.fill(2);
-  trainer.worker.publish(2, all_done);
+  trainer.publish(2, all_done);
   for (std::uint64_t pieces = 0; pieces < 6; ++pieces) {
     const failing_device later{pieces};
     std::string sentence;

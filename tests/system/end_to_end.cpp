@@ -35,8 +35,7 @@ TEST_CASE("the same with integrity off") {
   unchecked_hub::reference_server server;
   member<unchecked_hub::publisher> source{who(server.address(), "trainer-0")};
   member<unchecked_hub::subscriber> reader{who(server.address(), "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update().version == 1);
   CHECK(reader.memory.holds(1));
 }
@@ -70,8 +69,7 @@ TEST_CASE("a subscriber is a source: the version outlives its publisher") {
   rollout second{who(server.address(), "rollout-1")};
   {
     trainer source{who(server.address(), "trainer-0")};
-    source.memory.fill(5);
-    source.worker.publish(5);
+    source.publish(5);
     first.worker.update();
     source.worker.leave();
   }
@@ -84,8 +82,7 @@ TEST_CASE("selectors: latest, exactly, at_least; what is held is kept; waiting e
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   rollout reader{who(server.address(), "rollout-0")};
-  source.memory.fill(10);
-  source.worker.publish(10);
+  source.publish(10);
   reader.worker.join();
   CHECK(reader.worker.newer() == tensorhub::version_number{10});
   CHECK(reader.worker.update(at_least(7)).version == 10);
@@ -159,8 +156,7 @@ TEST_CASE("list and describe tell what the server knows") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   rollout reader{who(server.address(), "rollout-0")};
-  source.memory.fill(4);
-  source.worker.publish(4);
+  source.publish(4);
   reader.worker.join();
   const auto models = reader.worker.list();
   REQUIRE(models.size() == 1);
@@ -192,8 +188,7 @@ TEST_CASE("update_async: progress, result, cancel") {
   {
     const auto dropped = reader.worker.update_async(latest, 20s);  // its destruction cancels
   }
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   auto running = reader.worker.update_async();
   CHECK(running.wait(20s).version == 1);
   const auto progress = running.progress();

@@ -15,7 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "support/calls.hpp"
+
 using namespace std::chrono_literals;
+using calls::comes_true;
 
 namespace {
 
@@ -178,15 +181,6 @@ class raw_member {
   std::uint64_t nonce_ = 0;
 };
 
-template <typename Question>
-[[nodiscard]] bool eventually(Question&& question) {
-  for (int tries = 0; tries < 5000; ++tries) {
-    if (question()) return true;
-    std::this_thread::sleep_for(4ms);
-  }
-  return false;
-}
-
 }  // namespace
 
 TEST_CASE("a member whose message does not end loses its connection, not the server its memory") {
@@ -197,15 +191,15 @@ TEST_CASE("a member whose message does not end loses its connection, not the ser
   const tensorhub::reference_server<> server{how};
   raw_member member{server, keys, ours};
   REQUIRE(member.send_part(bytes(100), false));  // it is understood
-  CHECK(eventually([&] { return server.statistics().bad_frames == 1; }));
+  CHECK(comes_true([&] { return server.statistics().bad_frames == 1; }));
   const bytes mebibyte(1u << 20);
   int taken = 0;
   while (taken < 1024 && member.send_part(mebibyte, true)) ++taken;
   CHECK(taken < 1024);
-  CHECK(eventually([&] { return server.statistics().flooding_connections == 1; }));
+  CHECK(comes_true([&] { return server.statistics().flooding_connections == 1; }));
   MESSAGE("the server took " << taken << " MiB");
   CHECK(server.statistics().bad_frames == 1);
   raw_member again{server, keys, ours};
   REQUIRE(again.send_part(bytes(100), false));
-  CHECK(eventually([&] { return server.statistics().bad_frames == 2; }));
+  CHECK(comes_true([&] { return server.statistics().bad_frames == 2; }));
 }

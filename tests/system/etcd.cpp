@@ -75,35 +75,6 @@ std::string line_with(child_process& from, const std::string& part) {
   return out;
 }
 
-/// What a candidate of this process has said.
-class said_lines {
- public:
-  [[nodiscard]] auto writer() {
-    return [this](const tensorhub::log_line& line) {
-      const std::lock_guard lock{mutex_};
-      text_ += line.text + "\n";
-    };
-  }
-  [[nodiscard]] std::string text() const {
-    const std::lock_guard lock{mutex_};
-    return text_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
-
-template <typename Question>
-[[nodiscard]] bool eventually(Question&& question) {
-  const auto give_up = std::chrono::steady_clock::now() + patience;
-  while (!question()) {
-    if (std::chrono::steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
-
 /// A control connection without a worker behind it.
 class raw_client {
  public:
@@ -163,12 +134,10 @@ TEST_CASE("etcd: kill -9 of the leading server: the other takes over, and everyt
   trainer source{member_of(a + "," + b, "trainer-0")};
   rollout early{member_of(a + "," + b, "rollout-0")};
   rollout late{member_of(b + "," + a, "rollout-1")};  // finds the leader at the end of its list
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(early.worker.update(exactly(1), patience).version == 1);
   source.worker.unpublish(20s);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   late.worker.join();
   std::this_thread::sleep_for(600ms);  // some heartbeats: by them workers learn how many they are
 
@@ -184,8 +153,7 @@ TEST_CASE("etcd: kill -9 of the leading server: the other takes over, and everyt
   CHECK(fresh.memory.holds(1));
 
   source.worker.unpublish(20s);
-  source.memory.fill(3);
-  source.worker.publish(3);
+  source.publish(3);
   for (rollout* reader : {&early, &late, &fresh}) {
     CHECK(reader->worker.update(at_least(3), patience).version == 3);
     CHECK(reader->memory.holds(3));
@@ -206,16 +174,14 @@ TEST_CASE("etcd: a leading server that was stopped beyond its lease says nothing
   CHECK(client.answer(patience) == 1u);
   trainer source{member_of(a + "," + b, "trainer-0")};
   rollout reader{member_of(a + "," + b, "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update(latest, patience).version == 1);
 
   first.signal(SIGSTOP);
   CHECK(contains(line_with(second, "this server leads"), "term 2"));
   client.ask();  // waits in the stopped process
   source.worker.unpublish(30s);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(reader.worker.update(at_least(2), patience).version == 2);
 
   first.signal(SIGCONT);
@@ -228,8 +194,7 @@ TEST_CASE("etcd: a leading server that was stopped beyond its lease says nothing
   client.ask();
   CHECK(client.answer(patience) == 3u);
   source.worker.unpublish(30s);
-  source.memory.fill(3);
-  source.worker.publish(3);
+  source.publish(3);
   CHECK(reader.worker.update(at_least(3), patience).version == 3);
   CHECK(reader.memory.holds(3));
 }
@@ -243,19 +208,18 @@ TEST_CASE("etcd: without etcd the leader stops in time, and says so; when etcd i
   auto options = candidate(etcd, address);
   options.server.log = said.writer();
   standby server{options};
-  REQUIRE(eventually([&] { return server.leads(); }));
+  REQUIRE(comes_true([&] { return server.leads(); }));
   CHECK(server.term() == 1);
   trainer source{member_of(address, "trainer-0")};
   rollout reader{member_of(address, "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update(latest, patience).version == 1);
   raw_client client{address};
   client.ask();
   CHECK(client.answer(patience) == 1u);
 
   etcd.kill();
-  REQUIRE(eventually([&] { return contains(said.text(), "no leader any more (term 1): its lease may"); }));
+  REQUIRE(comes_true([&] { return contains(said.text(), "no leader any more (term 1): its lease may"); }));
   CHECK(contains(said.text(), "a request to etcd failed: http://127.0.0.1:"));
   CHECK_FALSE(server.leads());
   client.ask();
@@ -266,12 +230,11 @@ TEST_CASE("etcd: without etcd the leader stops in time, and says so; when etcd i
   CHECK(reader.memory.holds(1));  // what the workers have they have
 
   etcd.start();
-  REQUIRE(eventually([&] { return server.leads(); }));
+  REQUIRE(comes_true([&] { return server.leads(); }));
   CHECK(server.term() == 2);
   CHECK(contains(said.text(), "etcd answers again"));
   source.worker.unpublish(30s);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(reader.worker.update(at_least(2), patience).version == 2);
   CHECK(reader.memory.holds(2));
 }
@@ -293,13 +256,12 @@ TEST_CASE("etcd: a leader whose server hangs in its log is replaced, and nobody 
     std::atomic<bool>& flag;
     ~release_at_end() { flag = true; }
   } at_end{goes_on};
-  REQUIRE(eventually([&] { return first.leads(); }));
+  REQUIRE(comes_true([&] { return first.leads(); }));
   const standby second{candidate(etcd, b)};
   trainer source{member_of(a + "," + b, "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1, patience);
+  source.publish(1, patience);
   CHECK(hangs);
-  CHECK(eventually([&] { return second.leads() && !first.leads(); }));
+  CHECK(comes_true([&] { return second.leads() && !first.leads(); }));
 }
 
 TEST_CASE("etcd: a leader that ends gives way at once; one whose address is taken stands back") {
@@ -311,23 +273,23 @@ TEST_CASE("etcd: a leader that ends gives way at once; one whose address is take
   patient.election.lease = 3600s;  // nobody would wait for its end
   said_lines said;
   std::optional<standby> first{patient};
-  REQUIRE(eventually([&] { return first->leads(); }));
+  REQUIRE(comes_true([&] { return first->leads(); }));
   auto other = candidate(etcd, b);
   other.server.log = said.writer();
   std::optional<standby> second{other};
   CHECK_FALSE(second->leads());
   first.reset();
-  REQUIRE(eventually([&] { return second->leads(); }));
+  REQUIRE(comes_true([&] { return second->leads(); }));
   CHECK(second->term() == 2);
 
   second.reset();
   const tensorhub::reference_server<> squatter{{.address = b}};
   second.emplace(other);
   REQUIRE(
-      eventually([&] { return contains(said.text(), "term 3): the reference server cannot listen at"); }));
+      comes_true([&] { return contains(said.text(), "term 3): the reference server cannot listen at"); }));
   CHECK_FALSE(second->leads());
   first.emplace(patient);
-  REQUIRE(eventually([&] { return first->leads(); }));
+  REQUIRE(comes_true([&] { return first->leads(); }));
   CHECK(first->term() >= 4);
 }
 
@@ -340,7 +302,7 @@ TEST_CASE(
   std::optional<standby> one{candidate(etcd, a)}, other{candidate(etcd, b)};
   std::uint64_t last = 0;
   for (int round = 0; round < 6; ++round) {
-    REQUIRE(eventually([&] {
+    REQUIRE(comes_true([&] {
       const bool first = one->leads();
       const bool second = other->leads();
       CHECK_FALSE((first && second));
@@ -369,7 +331,7 @@ TEST_CASE("etcd: several endpoints, of which one answers; who is allowed before 
   CHECK(server.revoke(other.public_key));
   CHECK_FALSE(server.revoke(other.public_key));
   etcd.start();
-  REQUIRE(eventually([&] { return server.leads(); }));
+  REQUIRE(comes_true([&] { return server.leads(); }));
   const auto join_of = [&](const tensorhub::curve_key_pair& keys, const std::string& replica) {
     auto options = member_of(address, replica);
     options.join_timeout = 20s;
@@ -412,7 +374,7 @@ TEST_CASE("etcd: what cannot be is refused, and an etcd that is none is said") {
   how.election.answer_time = 200ms;
   how.etcd.endpoints = "http" + none.address().substr(3);
   const standby server{how};
-  REQUIRE(eventually([&] { return contains(said.text(), "a request to etcd failed: http://127.0.0.1:"); }));
+  REQUIRE(comes_true([&] { return contains(said.text(), "a request to etcd failed: http://127.0.0.1:"); }));
   CHECK_FALSE(server.leads());
 }
 
@@ -432,14 +394,14 @@ TEST_CASE("etcd: with a user and a password, of a role that may do no more than 
   options.etcd.password_file = password("right", "a \"secret\"", 0600);
   {
     const standby server{options};
-    REQUIRE(eventually([&] { return server.leads(); }));
+    REQUIRE(comes_true([&] { return server.leads(); }));
     // A new password, even the same, makes the user's tokens invalid.
     const std::string root =
         etcd.order("/v3/auth/authenticate", R"({"name": "root", "password": "of root"})");
     etcd.order("/v3/auth/user/changepw", R"({"name": "servers", "password": "a \"secret\""})",
                tensorhub::token_in(root));
     std::this_thread::sleep_for(options.election.lease + 1s);  // beyond what the old token has renewed
-    CHECK(eventually([&] { return server.leads(); }));
+    CHECK(comes_true([&] { return server.leads(); }));
   }
   // An attempt that took too long may have another reason first.
   const auto complains = [&](tensorhub::etcd_options how, const std::string& of) {
@@ -449,7 +411,7 @@ TEST_CASE("etcd: with a user and a password, of a role that may do no more than 
     other.etcd = std::move(how);
     other.server.log = said.writer();
     const standby server{other};
-    CHECK_MESSAGE(eventually([&] { return contains(said.text(), of); }), said.text());
+    CHECK_MESSAGE(comes_true([&] { return contains(said.text(), of); }), said.text());
     CHECK_FALSE(server.leads());
   };
   complains({}, "user name is empty");
@@ -478,7 +440,7 @@ TEST_CASE("etcd: an endpoint that other machines see in the clear is said") {
   options.election.name = "servers";
   options.etcd.endpoints = "http://192.0.2.1:2379";  // nobody's
   const standby server{options};
-  CHECK(eventually([&] { return contains(said.text(), "in the clear at http://192.0.2.1:2379"); }));
+  CHECK(comes_true([&] { return contains(said.text(), "in the clear at http://192.0.2.1:2379"); }));
 }
 
 TEST_CASE("etcd: over TLS, with certificates of both sides") {
@@ -513,7 +475,7 @@ TEST_CASE("etcd: over TLS, with certificates of both sides") {
   options.etcd = ours;
   {
     const standby server{options};
-    CHECK(eventually([&] { return server.leads(); }));
+    CHECK(comes_true([&] { return server.leads(); }));
   }
   // An attempt that took too long may have another reason first.
   const auto complains = [&](tensorhub::etcd_options how, const std::string& of) {
@@ -525,7 +487,7 @@ TEST_CASE("etcd: over TLS, with certificates of both sides") {
       const std::string text = said.text();
       return contains(text, "a request to etcd failed: " + etcd.url()) && contains(text, of);
     };
-    CHECK_MESSAGE(eventually(heard), said.text());
+    CHECK_MESSAGE(comes_true(heard), said.text());
     CHECK_FALSE(server.leads());
   };
   complains({etcd.url(), file("other.pem"), ours.certificate_file, ours.key_file}, "certificate");

@@ -31,7 +31,7 @@ constexpr std::array<std::uint64_t, 2> shape{1000, 200};
 /// One tensor, added by a span of dimensions.
 struct plain_weights {
   std::vector<std::uint32_t> words = std::vector<std::uint32_t>(shape[0] * shape[1]);
-  void fill(std::uint32_t with) { words.assign(words.size(), with); }
+  void fill(std::uint64_t with) { words.assign(words.size(), static_cast<std::uint32_t>(with)); }
   template <typename Worker>
   void add_to(Worker& worker) {
     worker.add("w", words.data(), std::span<const std::uint64_t>{shape}, dtype::u32);
@@ -39,32 +39,20 @@ struct plain_weights {
 };
 
 template <typename Worker>
-struct plain_member {
-  plain_weights memory;
-  Worker worker;
-  explicit plain_member(const tensorhub::worker_options& options,
-                        typename Worker::transport_options through = {})
-      : worker{options, std::move(through)} {
-    memory.add_to(worker);
-  }
-};
+using plain_member = member<Worker, plain_weights>;
 
 struct scene {
   hub::reference_server server;
   plain_member<hub::publisher> trainer;
   explicit scene(std::uint64_t offload_limit_bytes = 0) : trainer{of_trainer(offload_limit_bytes)} {
-    trainer.memory.fill(1);
-    trainer.worker.publish(1);
+    trainer.publish(1);
   }
   [[nodiscard]] tensorhub::worker_options of_trainer(std::uint64_t offload_limit_bytes) const {
     auto out = who(server.address(), "trainer-0");
     out.offload_limit_bytes = offload_limit_bytes;
     return out;
   }
-  void publish(std::uint64_t version) {
-    trainer.memory.fill(static_cast<std::uint32_t>(version));
-    trainer.worker.publish(version);
-  }
+  void publish(std::uint64_t version) { trainer.publish(version); }
   /// What the server knows of a replica; of one that has not joined, nothing.
   [[nodiscard]] tensorhub::replica_entry known(const std::string& replica) {
     const auto models = trainer.worker.list();
@@ -316,8 +304,7 @@ TEST_CASE("every call: a worker that listens on another interface than its peers
   everywhere.advertised_host = "127.0.0.2";
   member<worker_of_both_doors> trainer{who(server.address(), "trainer-0"), 1000, everywhere};
   CHECK(contains(trainer.worker.data().address().text, "tcp://127.0.0.2:"));
-  trainer.memory.fill(1);
-  trainer.worker.publish(1);
+  trainer.publish(1);
   member<worker_of_both_doors> first{who(server.address(), "rollout-0"), 1000, {.listen_host = "127.0.0.3"}};
   CHECK(contains(first.worker.data().address().text, "tcp://127.0.0.3:"));
   CHECK(first.worker.update().version == 1);

@@ -78,8 +78,7 @@ TEST_CASE("every option: lanes and window_chunks") {
   auto options = who(server.address(), "trainer-0");
   options.chunk_bytes = chunk_bytes;
   trainer source{options, small_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   all_lanes lanes{3};
   struct interval {
     std::size_t lane = 0;
@@ -116,8 +115,7 @@ TEST_CASE("every option: streams, and those of a path between datacenters") {
     auto options = who(server.address(), "trainer-0");
     options.location.datacenter = "eu-1";
     member<worker_of_both_doors> source{options, small_words};
-    source.memory.fill(1);
-    source.worker.publish(1);
+    source.publish(1);
     const auto gate = std::make_shared<read_gate>(0);
     auto mine = who(server.address(), "rollout-0");
     mine.location.datacenter = is_far ? "us-2" : "eu-1";
@@ -173,16 +171,14 @@ TEST_CASE("every option: drain_timeout, when an update overwrites what somebody 
   auto options = who(server.address(), "rollout-0");
   options.drain_timeout = 200ms;
   rollout reader{options, small_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update().version == 1);
   source.worker.unpublish();
   const auto gate = std::make_shared<read_gate>(0);
   gated_rollout slow{who(server.address(), "rollout-1"), small_words, {.gate = gate}};
   auto running = slow.worker.update_async(exactly(1), 60s);
   REQUIRE(gate->wait_until_shut(20s));
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(reader.worker.update(exactly(2), 20s).version == 2);  // by default it would wait for 30 s
   CHECK(reader.memory.holds(2));
   gate->open();
@@ -220,8 +216,7 @@ TEST_CASE("every option: retained_versions, of which the server knows the digest
     trainer source{who(server.address(), "trainer-0"), 1000};
     for (std::uint64_t version = 1; version <= 3; ++version) {
       source.worker.unpublish();
-      source.memory.fill(version);
-      source.worker.publish(version);
+      source.publish(version);
     }
     trainer other{who(server.address(), "trainer-1"), 1000};
     other.memory.fill(4);
@@ -276,8 +271,7 @@ TEST_CASE("every option: offload_limit_bytes, which is enough for one version an
   source.worker.retain(2);
   for (const std::uint64_t version : {1u, 2u}) {
     CAPTURE(version);
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     CHECK(source.worker.unpublish().lost == (version == 2));
   }
   CHECK(source.worker.offloaded_bytes() > 0);

@@ -224,8 +224,7 @@ TEST_CASE("reference_server: serves, and ends when it is asked to") {
   const std::string address = said.substr(said.rfind(' ') + 1);
   trainer source{who(address, "trainer-0")};
   rollout reader{who(address, "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update().version == 1);
   CHECK(reader.memory.holds(1));
   program.signal(SIGTERM);
@@ -251,8 +250,7 @@ TEST_CASE("reference_server: answers what an operator asks it") {
   const std::string address = said.substr(said.rfind(' ') + 1);
   trainer source{who(address, "trainer-0")};
   rollout reader{who(address, "rollout-0")};
-  source.memory.fill(3);
-  source.worker.publish(3);
+  source.publish(3);
   reader.worker.update(3, 20s);
   CHECK(comes_true([&] {  // the server hears of an update a moment after it
     child_process list{{TENSORHUB_REFERENCE_SERVER, "--ask", "list", address}};
@@ -366,8 +364,7 @@ TEST_CASE("reference_server: its scheduler and its consistency are those that it
   const std::string address = address_of(program);
   trainer source{who(address, "trainer-0"), 1000};
   rollout reader{who(address, "rollout-0"), 1000};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update(1, 20s).version == 1);
   const std::string why = reader.worker.why();
   CHECK_MESSAGE((contains(why, "least loaded") && !contains(why, "nearest")), why);
@@ -398,8 +395,7 @@ TEST_CASE("reference_server: --group-timeout-ms and --retain") {
   trainer source{who(address, "trainer-0"), 1000};
   for (std::uint64_t version = 1; version <= 3; ++version) {
     source.worker.unpublish();
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
   }
   std::string sentence;
   trainer other{who(address, "trainer-1"), 1000};
@@ -409,8 +405,7 @@ TEST_CASE("reference_server: --group-timeout-ms and --retain") {
   auto of_two = who(address, "trainer-0", {0, 2});
   of_two.model = "sharded";
   trainer half{of_two, 1000};
-  half.memory.fill(1);
-  half.worker.publish(1);
+  half.publish(1);
   of_two.shard.index = 1;
   trainer rest{of_two, 1000};
   rest.memory.fill(1, 1);

@@ -34,8 +34,7 @@ void throwing_log(const tensorhub::log_line&) {
 TEST_CASE("a trace that throws fails its update with an error; the next update works") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   std::atomic<bool> throws = true;
   auto options = who(server.address(), "rollout-0");
   options.trace = [&](const tensorhub::chunk_event&) {
@@ -58,8 +57,7 @@ TEST_CASE("logs that throw end no thread: server, worker, seeder") {
   const hub::seeder early{options};  // there is no layout yet, which it logs
   std::this_thread::sleep_for(300ms);
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   options.replica = "rollout-0";
   rollout reader{options};
   CHECK(reader.worker.update(latest, 20s).version == 1);
@@ -194,15 +192,13 @@ TEST_CASE("threads that cannot be started: those that leave on a signal share it
 TEST_CASE("threads that cannot be started: the last copy of a retained version is said to be lost") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.retain(1);
   {
     const without_threads limit;
     CHECK(source.worker.unpublish(5s).lost);
   }
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK_FALSE(source.worker.unpublish().lost);
 }
 

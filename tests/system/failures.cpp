@@ -76,8 +76,7 @@ TEST_CASE("a reader that dies while the trainer unpublishes does not hold it up 
   how.catalog.heartbeat_interval = 200ms;
   hub::reference_server server{how};
   trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   pipe.tell(server.address());
   REQUIRE(reader.output_line() == "reading");
   if (killed) reader.signal(SIGKILL);
@@ -85,8 +84,7 @@ TEST_CASE("a reader that dies while the trainer unpublishes does not hold it up 
   const auto report = source.worker.unpublish(20s);
   CHECK(std::chrono::steady_clock::now() - started < 20s);
   CHECK(!report.forced);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   rollout other{who(server.address(), "rollout-1"), large_words};
   CHECK(other.worker.update().version == 2);
   CHECK(other.memory.holds(2));
@@ -97,8 +95,7 @@ TEST_CASE("a stopped reader is cut off at the deadline of unpublish") {
   child_process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
   hub::reference_server server;  // its worker time-out is longer than this test's deadline
   trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   pipe.tell(server.address());
   REQUIRE(reader.output_line() == "reading");
   const auto report = source.worker.unpublish(500ms);
@@ -119,8 +116,7 @@ TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives
   hub::reference_server server{how};
   member<faulty_hub::publisher> source{
       who(server.address(), "trainer-0"), large_words, {.faults = {.revoke_time = revoke_time}}};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const auto self = source.worker.self();
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(8u << 20);
   gated_rollout reader{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
@@ -132,8 +128,7 @@ TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives
   CHECK(std::chrono::steady_clock::now() - started >= 2 * revoke_time);  // until then it could be read
   CHECK(server.statistics().workers_dead == 0);
   CHECK(source.worker.self() == self);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   gate->open();
   static_cast<void>(code_of([&] { static_cast<void>(running.wait(30s)); }));
   CHECK(reader.worker.update(exactly(2)).version == 2);
@@ -153,8 +148,7 @@ TEST_CASE(
   CHECK(contains(sentence, "replica rollout-0"));
   CHECK(reader.worker.held_version() == 0);
   trainer next{who(scene.server.address(), "trainer-1"), large_words};
-  next.memory.fill(2);
-  next.worker.publish(2);
+  next.publish(2);
   CHECK(reader.worker.update(at_least(2), 30s).version == 2);
   CHECK(reader.memory.holds(2));
 }
@@ -170,8 +164,7 @@ TEST_CASE("one of two sources dies: the readers finish with the other") {
   }};
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   pipe.tell(server.address());
   REQUIRE(doomed.output_line() == "held");
   std::atomic<int> whole = 0;
@@ -260,8 +253,7 @@ void overwrite_under_load(const std::function<void(member<typename Hub::publishe
 
 TEST_CASE("a trainer that gives its readers no time: they get an error, never mixed bytes") {
   const auto write = [](auto& source, std::uint64_t version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     std::this_thread::sleep_for(std::chrono::milliseconds{version % 7 * 3});
     source.worker.unpublish(0ms);  // forced: what is being read is cut off
   };
@@ -275,8 +267,7 @@ TEST_CASE("a trainer that gives its readers no time: they get an error, never mi
 
 TEST_CASE("a trainer that overwrites what it has published: readers get an error, never mixed bytes") {
   overwrite_under_load<hub>([](auto& source, std::uint64_t version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     std::this_thread::sleep_for(std::chrono::milliseconds{version % 5 * 2});
     source.memory.fill(version + 1'000'000);  // breaks the contract
     source.worker.unpublish(100ms);
@@ -295,8 +286,7 @@ TEST_CASE("the only source dies during an update with `retry`: the reader takes 
   };
   REQUIRE(comes_true([&] { return failed() > 0; }));
   trainer next{who(scene.server.address(), "trainer-1"), large_words};
-  next.memory.fill(2);
-  next.worker.publish(2);
+  next.publish(2);
   updating.join();
   CHECK(taken.version == 2);
   CHECK(reader.memory.holds(2));

@@ -31,8 +31,7 @@ outcome updates_with(const fault_rates& faults, std::size_t versions, std::size_
   outcome seen;
   std::size_t refused = 0;
   for (std::uint64_t version = 1; version <= versions && (seen.whole < 10 || refused < enough); ++version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     const errc code = code_of(
         [&] {
           const auto done = reader.worker.update(exactly(version), 10s);

@@ -13,8 +13,7 @@ using composed_rollout = member<near_hub::subscriber>;
 TEST_CASE("a hub over first_of: each pair uses the first transport that reaches, and reports it") {
   near_hub::reference_server server;
   composed_trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
 
   near_hub::subscriber::transport_options without_same_host;
   without_same_host.enabled[0] = false;
@@ -41,8 +40,7 @@ TEST_CASE("a hub over first_of: each pair uses the first transport that reaches,
 TEST_CASE("a hub over first_of refuses a worker of another transport") {
   near_hub::reference_server server;
   composed_trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   rollout other{who(server.address(), "rollout-tcp")};
   std::string sentence;
   const errc code = code_of([&] { static_cast<void>(other.worker.update(latest, 3s)); }, &sentence);

@@ -171,8 +171,7 @@ class bystanders {
   /// Publishes, updates, compares every byte, takes back.
   void round() {
     ++version_;
-    trainer_.memory.fill(version_);
-    trainer_.worker.publish(version_);
+    trainer_.publish(version_);
     CHECK(rollout_.worker.update(at_least(version_), 60s).version == version_);
     CHECK(rollout_.memory.holds(version_));
     trainer_.worker.unpublish(60s);
@@ -180,8 +179,7 @@ class bystanders {
   /// The same with a version that stays published, for somebody else to read meanwhile.
   void publish() {
     ++version_;
-    trainer_.memory.fill(version_);
-    trainer_.worker.publish(version_);
+    trainer_.publish(version_);
   }
   void unpublish(std::chrono::milliseconds timeout = 60s) { trainer_.worker.unpublish(timeout); }
   /// Somebody new finds its place too. What it has done, until it leaves.

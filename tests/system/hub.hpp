@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <tensorhub/server.hpp>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "support/calls.hpp"
 #include "support/gated.hpp"
 
 extern template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
@@ -24,6 +26,9 @@ extern template tensorhub::data_plane_maker tensorhub::data_plane_maker_of<
 namespace system_tests {
 
 using namespace std::chrono_literals;
+using calls::code_of;
+using calls::comes_true;
+using calls::contains;
 using tensorhub::at_least;
 using tensorhub::errc;
 using tensorhub::error;
@@ -117,14 +122,24 @@ struct worker_of_both_doors : tensorhub::worker {
 };
 
 /// A worker with its weights.
-template <typename Worker>
+template <typename Worker, typename Memory = weights>
 struct member {
-  weights memory;
+  Memory memory{};
   Worker worker;
-  explicit member(const tensorhub::worker_options& options, std::size_t large_words = 300'001,
-                  typename Worker::transport_options through = {})
+  explicit member(const tensorhub::worker_options& options, typename Worker::transport_options through = {})
+      : worker{options, std::move(through)} {
+    memory.add_to(worker);
+  }
+  member(const tensorhub::worker_options& options, std::size_t large_words,
+         typename Worker::transport_options through = {})
       : memory{large_words}, worker{options, std::move(through)} {
     memory.add_to(worker);
+  }
+  /// The bytes of this version; `how` as at the worker.
+  template <typename... How>
+  auto publish(std::uint64_t version, How... how) {
+    memory.fill(version);
+    return worker.publish(version, how...);
   }
 };
 /// A subscriber that is constructed in this mode.
@@ -145,27 +160,10 @@ using gated_rollout = member<gated_hub::subscriber>;
 /// A process that has published version 1, says so, and goes on until it is killed, or for a minute.
 [[nodiscard]] inline int publish_and_stay(const std::string& server, std::size_t large_words) {
   trainer own{who(server, "trainer-0"), large_words};
-  own.memory.fill(1);
-  own.worker.publish(1);
+  own.publish(1);
   std::cout << "published" << std::endl;
   std::this_thread::sleep_for(60s);
   return 0;
-}
-
-/// The code of the error that a call ends with; `ok` if it ends well. `sentence` gets its words.
-template <typename Call>
-[[nodiscard]] errc code_of(Call&& call, std::string* sentence = nullptr) {
-  try {
-    call();
-  } catch (const error& e) {
-    if (sentence != nullptr) *sentence = e.what();
-    return e.code();
-  }
-  return errc::ok;
-}
-
-[[nodiscard]] inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// How many descriptors of this process are memory of host_memory, or tables of shared copies.
@@ -179,15 +177,23 @@ template <typename Call>
   return found;
 }
 
-/// Until `is_so`, or a deadline that nobody should need.
-template <typename Condition>
-[[nodiscard]] bool comes_true(Condition&& is_so) {
-  const auto until = std::chrono::steady_clock::now() + 60s;
-  while (!is_so()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(5ms);
+/// What a server of this process has said; its thread writes.
+class said_lines {
+ public:
+  [[nodiscard]] auto writer() {
+    return [this](const tensorhub::log_line& line) {
+      const std::lock_guard lock{mutex_};
+      text_ += line.text + "\n";
+    };
   }
-  return true;
-}
+  [[nodiscard]] std::string text() const {
+    const std::lock_guard lock{mutex_};
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
 
 }  // namespace system_tests

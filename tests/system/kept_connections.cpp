@@ -91,8 +91,7 @@ TEST_CASE("kept connections: a source that is gone is left, and the next one is 
   member<worker_of_both_doors> other{who(s.server.address(), "trainer-1")};
   s.source.worker.unpublish();
   s.source.worker.leave();
-  other.memory.fill(7);
-  other.worker.publish(7);
+  other.publish(7);
   CHECK(s.reader.worker.update(exactly(7)).version == 7);
   CHECK(s.reader.memory.holds(7));
 }

@@ -120,8 +120,7 @@ TEST_CASE("the address that readers are told is the one after registration") {
   late_hub::reference_server server;
   member<late_hub::publisher> source{who_here(server.address(), "trainer-0"), 1000};
   member<late_hub::subscriber> reader{who_here(server.address(), "rollout-0"), 1000};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update(exactly(1), 10s).version == 1);
   CHECK(reader.memory.holds(1));
 }

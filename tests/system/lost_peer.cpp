@@ -22,33 +22,6 @@ namespace {
 
 constexpr std::size_t large_words = 4u << 20;
 
-/// What the server has said; its thread writes.
-class said_lines {
- public:
-  [[nodiscard]] auto writer() {
-    return [this](const tensorhub::log_line& line) {
-      const std::lock_guard lock{mutex_};
-      text_ += line.text + "\n";
-    };
-  }
-  [[nodiscard]] std::string text() const {
-    const std::lock_guard lock{mutex_};
-    return text_;
-  }
-  [[nodiscard]] bool wait_for(const std::string& part, std::chrono::milliseconds timeout) const {
-    const auto until = std::chrono::steady_clock::now() + timeout;
-    while (!contains(text(), part)) {
-      if (std::chrono::steady_clock::now() > until) return false;
-      std::this_thread::sleep_for(10ms);
-    }
-    return true;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-};
-
 }  // namespace
 
 TEST_CASE("kill -9 of the only source: its reader's word and a broken connection are enough") {
@@ -73,7 +46,9 @@ TEST_CASE("kill -9 of the only source: its reader's word and a broken connection
   const errc code = code_of([&] { static_cast<void>(running.wait(35s)); }, &sentence);
   // Not timed_out: it is the broken connection that tells, as silence would after the update's 30 s.
   CHECK_MESSAGE((code == errc::unavailable || code == errc::source_lost), sentence);
-  CHECK_MESSAGE(said.wait_for("cannot be reached, and a reader has lost it", 20s), said.text());
+  CHECK_MESSAGE(
+      comes_true([&] { return contains(said.text(), "cannot be reached, and a reader has lost it"); }),
+      said.text());
   CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
 }
 
@@ -81,8 +56,7 @@ TEST_CASE("kill -9 of a source that has forked: its child does not keep its conn
   text_pipe pipe;
   child_process source{[&] {
     trainer own{who(pipe.hear(), "trainer-0"), large_words};
-    own.memory.fill(1);
-    own.worker.publish(1);
+    own.publish(1);
     std::cout << "published" << std::endl;
     if (pipe.hear() != "fork") return 1;
     const ::pid_t child = ::fork();
@@ -172,8 +146,7 @@ int publish_twice(text_pipe& orders) {
   trainer own{who(orders.hear(), "trainer-0"), large_words};
   for (std::uint64_t version = 1; version <= 2; ++version) {
     own.worker.unpublish(20s);
-    own.memory.fill(version);
-    own.worker.publish(version, 20s);
+    own.publish(version, 20s);
     std::cout << "published" << std::endl;
     static_cast<void>(orders.hear());
   }
@@ -237,8 +210,7 @@ TEST_CASE("a server that was stopped for longer than worker_timeout declares nob
   }};
   const std::string address = program.output_line();
   trainer source{who(address, "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(contains(program.output_line(), "joined"));
   const auto self = source.worker.self();
   program.signal(SIGSTOP);
@@ -262,9 +234,8 @@ TEST_CASE("a server notices also that it was stopped in the middle of its work")
   };
   hub::reference_server server{how};
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
-  CHECK_MESSAGE(said.wait_for("was stopped for", 20s), said.text());
+  source.publish(1);
+  CHECK_MESSAGE(comes_true([&] { return contains(said.text(), "was stopped for"); }), said.text());
   CHECK(code_of([&] { source.worker.unpublish(20s); }) == errc::ok);  // a round trip later
   CHECK_MESSAGE(!contains(said.text(), "was silent for too long"), said.text());
 }

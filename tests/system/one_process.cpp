@@ -90,16 +90,6 @@ struct footprint {
   return out;
 }
 
-/// True once `condition` is; false if that takes too long.
-template <typename Condition>
-[[nodiscard]] bool becomes(Condition&& condition) {
-  for (int tries = 0; tries < 600; ++tries) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(50ms);
-  }
-  return false;
-}
-
 }  // namespace
 
 TEST_CASE(
@@ -126,8 +116,7 @@ TEST_CASE(
     CHECK(reader.memory.holds(2));
     seed.wait(2);
     source.worker.unpublish();
-    source.memory.fill(3);
-    source.worker.publish(3);
+    source.publish(3);
     source.worker.unpublish();  // the last holder of what is retained: the version goes into host memory
     CHECK(source.worker.offloaded_bytes() > 0);
 
@@ -137,7 +126,7 @@ TEST_CASE(
     CHECK(now.control_connections == before.control_connections + 1);
     CHECK(now.control_threads == before.control_threads + 1);
   }
-  CHECK(becomes([&] { return look(server.address()).threads == before.threads; }));
+  CHECK(comes_true([&] { return look(server.address()).threads == before.threads; }));
   const footprint after = look(server.address());
   CHECK(after.tcp_listeners == before.tcp_listeners);
   CHECK(after.unix_listeners == before.unix_listeners);
@@ -176,8 +165,7 @@ TEST_CASE("one process: workers read from each other, and the end of one does no
   CHECK(second.worker.update(exactly(1)).version == 1);
   CHECK(second.memory.holds(1));
   trainer next{who_here(server.address(), "trainer-0")};
-  next.memory.fill(2);
-  next.worker.publish(2);
+  next.publish(2);
   CHECK(first.worker.update(exactly(2)).version == 2);
   CHECK(second.worker.update(exactly(2)).version == 2);
   CHECK(second.memory.holds(2));
@@ -186,8 +174,7 @@ TEST_CASE("one process: workers read from each other, and the end of one does no
 TEST_CASE("one process: more workers one after the other than a connection may have at a time") {
   const system_tests::hub::reference_server server;
   trainer source{who_here(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   for (std::size_t i = 0; i < tensorhub::limits::workers_of_connection + 20; ++i) {
     rollout reader{who_here(server.address(), "rollout-" + std::to_string(i))};
     REQUIRE(reader.worker.update(exactly(1)).version == 1);
@@ -218,14 +205,13 @@ TEST_CASE("one process: a log that takes long, and locks of its own, holds nobod
   const tensorhub::transport_address where{source.worker.data().address().text, {}};
   CHECK(code_of([&] { static_cast<void>(stranger.connect(queue, where, source.worker.self(), 5s)); }) ==
         errc::transport_failed);
-  REQUIRE(becomes([&] { return called.load(); }));
+  REQUIRE(comes_true([&] { return called.load(); }));
   CHECK(source.worker.held_version() == 0);
   rollout other{who_here(server.address(), "rollout-0")};  // of the same control connection
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(other.worker.update(exactly(1)).version == 1);
   lock.unlock();
-  CHECK(becomes([&] { return was_in_time.load(); }));
+  CHECK(comes_true([&] { return was_in_time.load(); }));
 }
 
 TEST_CASE("one process: a refused data connection is logged once, by whichever of its workers sees it") {
@@ -247,7 +233,7 @@ TEST_CASE("one process: a refused data connection is logged once, by whichever o
   const tensorhub::transport_address where{first.worker.data().address().text, {}};
   CHECK(code_of([&] { static_cast<void>(stranger.connect(queue, where, first.worker.self(), 5s)); }) ==
         errc::transport_failed);
-  CHECK(becomes([&] { return lines >= 1; }));
+  CHECK(comes_true([&] { return lines >= 1; }));
   member<worker_of_both_doors> late{logging("trainer-2")};
   late.worker.join();
   std::this_thread::sleep_for(1500ms);  // heartbeats: every worker has had an occasion

@@ -107,8 +107,7 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
   CHECK(value(before, "tensorhub_server_workers") == 0);
   CHECK(value(before, "tensorhub_updates_total" + me + ",result=\"ok\"}") == 0);
 
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   reader.worker.update(exactly(1), 20s);                                               // reads
   reader.worker.update(exactly(1), 20s);                                               // keeps
   CHECK(code_of([&] { reader.worker.update(exactly(2), 50ms); }) == errc::timed_out);  // never comes
@@ -161,8 +160,7 @@ TEST_CASE("prometheus: of a subscriber that stages both workers are shown") {
   member<staged_of<hub::subscriber>> reader{who(server.address(), "rollout-0")};
   tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
   exporter.watch(reader.worker);
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   reader.worker.stage(exactly(1), 20s);
   reader.worker.install();
   const samples seen = scrape(exporter);

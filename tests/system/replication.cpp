@@ -86,8 +86,7 @@ std::vector<std::optional<tensorhub::update_report>> update_all(
 TEST_CASE("four readers at once: the trainer sends less than two models") {
   paced_hub::reference_server server;
   paced_trainer source{in_small_chunks(server.address(), "trainer-0"), large_words, slow_source()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   std::vector<std::unique_ptr<paced_rollout>> readers;
   for (int i = 0; i < 4; ++i) {
     const auto options = in_small_chunks(server.address(), "rollout-" + std::to_string(i));
@@ -111,8 +110,7 @@ TEST_CASE("four readers at once: the trainer sends less than two models") {
 TEST_CASE("a reader that joins while another is in the middle reads from it too") {
   paced_hub::reference_server server;
   paced_trainer source{in_small_chunks(server.address(), "trainer-0"), large_words, slow_source()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const auto gate = std::make_shared<read_gate>(half_bytes);
   paced_rollout first{in_small_chunks(server.address(), "rollout-0"), large_words, gated_by(gate)};
   auto running = first.worker.update_async(latest, 60s);
@@ -141,8 +139,7 @@ TEST_CASE("a source that is killed in the middle of its own transfer costs nobod
   }};
   paced_hub::reference_server server;
   paced_trainer source{in_small_chunks(server.address(), "trainer-0"), large_words, slow_source()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   pipe.tell(server.address());
   REQUIRE(doomed.output_line(60s) == "reading");
   std::vector<std::unique_ptr<paced_rollout>> readers;
@@ -176,8 +173,7 @@ void cancel_in_the_middle() {
   typename Hub::reference_server server;
   member<typename Hub::publisher> source{in_small_chunks(server.address(), "trainer-0"), large_words,
                                          slow_source()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const auto first_gate = std::make_shared<read_gate>(half_bytes);
   const auto second_gate = std::make_shared<read_gate>(half_bytes / 4);
   using rollout_type = member<typename Hub::subscriber>;
@@ -219,8 +215,7 @@ TEST_CASE("two datacenters: one reader brings the version across, exactly once")
     return out;
   };
   paced_trainer source{at("here", "trainer"), large_words, slow_source()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   std::vector<std::unique_ptr<paced_rollout>> readers;
   for (const char* number : {"0", "1"})
     readers.push_back(std::make_unique<paced_rollout>(at("here", number), large_words));
@@ -262,8 +257,7 @@ TEST_CASE("two datacenters: the one that brings the version across is killed: an
   how.catalog.heartbeat_interval = 200ms;
   paced_hub::reference_server server{how};
   paced_trainer source{at(server.address(), "here", "trainer"), large_words, slow_source()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   pipe.tell(server.address());
   REQUIRE(seed.output_line(60s) == "reading");
   std::vector<std::unique_ptr<paced_rollout>> readers;
@@ -300,13 +294,11 @@ TEST_CASE("two datacenters: prefer_local takes nothing across") {
   also_there.location.datacenter = "there";
   paced_trainer source{here, large_words, slow_source()};
   paced_rollout first{there, large_words}, second{also_there, large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(first.worker.update(latest, 60s).version == 1);
   CHECK(second.worker.update(latest, 60s).sources == std::vector<std::string>{"rollout-0/0"});
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(second.worker.wait(at_least(2), 30s) == 2);
   CHECK(second.worker.update(latest, 60s, tensorhub::prefer_local).kept);
   CHECK(second.memory.holds(1));

@@ -24,16 +24,6 @@ using tensorhub::version_number;
 
 namespace {
 
-/// True once `condition` is; false if that takes too long.
-template <typename Condition>
-bool becomes(Condition&& condition) {
-  for (int tries = 0; tries < 400; ++tries) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(50ms);
-  }
-  return false;
-}
-
 template <typename Worker>
 std::vector<std::string> replicas_of(Worker& asked) {
   std::vector<std::string> names;
@@ -52,8 +42,7 @@ TEST_CASE("retention: the last holder's version is in host memory before unpubli
   system_tests::hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   rollout reader{who(server.address(), "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.retain(1);
   const auto done = source.worker.unpublish();
   CHECK_FALSE(done.forced);
@@ -64,7 +53,7 @@ TEST_CASE("retention: the last holder's version is in host memory before unpubli
   CHECK(reader.worker.update(exactly(1)).version == 1);
   CHECK(reader.memory.holds(1));
   // Somebody reliable has it now: the temporary replica is not needed any more.
-  CHECK(becomes([&] { return source.worker.offloaded_bytes() == 0; }));
+  CHECK(comes_true([&] { return source.worker.offloaded_bytes() == 0; }));
   CHECK(replicas_of(reader.worker) == std::vector<std::string>{"rollout-0 1"});
 }
 
@@ -83,8 +72,7 @@ TEST_CASE("retention: a large version may take longer than drain_timeout into ho
                     throttled_hub::subscriber::transport_options{
                         .receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};
   host.worker.join();
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.retain(1);
   const auto done = source.worker.unpublish(20s);
   CHECK_FALSE(done.forced);
@@ -99,8 +87,7 @@ TEST_CASE("retention: the holder's own process copies, and reads nothing over it
   member<faulty_hub::publisher> source{
       who(server.address(), "trainer-0"), 300'001,
       faulty_hub::publisher::transport_options{.faults = {.failed_connections = 1}}};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.retain(1);
   CHECK_FALSE(source.worker.unpublish().lost);
   source.memory.fill(77);
@@ -128,13 +115,12 @@ TEST_CASE("retention: the memory of a version that is gone takes the next one") 
   source.worker.retain(1);
   std::uint64_t one = 0;
   for (std::uint64_t version = 1; version <= 8; ++version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     CHECK_FALSE(source.worker.unpublish().lost);
     const std::string newest = "trainer-0~" + std::to_string(version) + " " + std::to_string(version);
-    REQUIRE(becomes([&] { return replicas_of(source.worker) == std::vector<std::string>{newest}; }));
+    REQUIRE(comes_true([&] { return replicas_of(source.worker) == std::vector<std::string>{newest}; }));
     if (version == 1) one = source.worker.offloaded_bytes();
-    REQUIRE(becomes([&] { return source.worker.offloaded_bytes() == one; }));
+    REQUIRE(comes_true([&] { return source.worker.offloaded_bytes() == one; }));
   }
   // One that is served, and while the next one is copied perhaps two more: one being filled, and one whose
   // worker has said that it is gone and is being destroyed.
@@ -169,14 +155,13 @@ TEST_CASE("retention: a version that is not retained any more is given back") {
   system_tests::hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   for (std::uint64_t version = 1; version <= 3; ++version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     if (version == 1) source.worker.pin(1);
     CHECK_FALSE(source.worker.unpublish().forced);
   }
   CHECK(replicas_of(source.worker) == std::vector<std::string>{"trainer-0~1 1"});
   source.worker.release(1);
-  CHECK(becomes([&] { return source.worker.offloaded_bytes() == 0; }));
+  CHECK(comes_true([&] { return source.worker.offloaded_bytes() == 0; }));
   CHECK(replicas_of(source.worker).empty());
 }
 
@@ -198,7 +183,7 @@ TEST_CASE("retention: the end of a worker does not wait for those that still rea
   REQUIRE(gate->wait_until_shut(20s));
   CHECK(quick.worker.update(exactly(1)).version == 1);
   const std::vector<std::string> only_the_reliable{"rollout-1 1"};
-  REQUIRE(becomes([&] { return replicas_of(quick.worker) == only_the_reliable; }));
+  REQUIRE(comes_true([&] { return replicas_of(quick.worker) == only_the_reliable; }));
   auto end = std::async(std::launch::async, [&] { source.reset(); });
   CHECK(end.wait_for(30s) == std::future_status::ready);
   gate->open();
@@ -215,8 +200,7 @@ TEST_CASE("retention: who leaves hands over to another process; a spot worker is
   host.worker.join();
   {
     trainer source{who(server.address(), "trainer-0")};
-    source.memory.fill(5);
-    source.worker.publish(5);
+    source.publish(5);
     source.worker.retain(1);
     CHECK(spot.worker.update().version == 5);
     source.worker.leave(20s);
@@ -233,8 +217,7 @@ TEST_CASE("retention: without memory for it, or anybody to take it, it is said t
   auto options = who(server.address(), "trainer-0");
   options.offload_limit_bytes = 1000;
   trainer source{options};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   source.worker.retain(2);
   const auto done = source.worker.unpublish();
   CHECK_FALSE(done.forced);
@@ -248,13 +231,11 @@ TEST_CASE("retention: an in-place update waits until the version before is safe"
   system_tests::hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   rollout reader{who(server.address(), "rollout-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update().version == 1);
   source.worker.pin(1);
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(reader.worker.update().version == 2);  // overwrites the last copy of 1
   CHECK(reader.memory.holds(2));
   CHECK(source.worker.offloaded_bytes() + reader.worker.offloaded_bytes() > 0);
@@ -268,14 +249,13 @@ TEST_CASE("leave_on_signal: at SIGTERM the workers hand over and leave; nothing 
   rollout host{who(server.address(), "rollout-host")};
   host.worker.join();
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(3);
-  source.worker.publish(3);
+  source.publish(3);
   source.worker.retain(1);
   tensorhub::leave_on_signal on_notice{20s};
   on_notice.watch(source.worker);
   CHECK_FALSE(on_notice.requested());
   kill(getpid(), SIGTERM);
-  CHECK(becomes([&] { return on_notice.done(); }));
+  CHECK(comes_true([&] { return on_notice.done(); }));
   CHECK(on_notice.requested());
   CHECK(code_of([&] { source.worker.publish(4); }) == errc::invalid_argument);  // it has left
   CHECK(host.worker.offloaded_bytes() > 0);

@@ -31,8 +31,7 @@ TEST_CASE("retry: what cannot pass is thrown at once, and the last error when th
 TEST_CASE("retry: in the modes that stage") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), few_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   member<staged_of<hub::subscriber>> staged{who(server.address(), "rollout-0"), few_words};
   CHECK(staged.worker.stage(latest, retry, 20s).version == 1);
   staged.worker.install();

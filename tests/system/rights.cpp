@@ -53,10 +53,7 @@ struct fleet {
 /// A fleet whose trainer has published version 1.
 struct running_fleet : fleet {
   trainer source{who_has(trainers, "trainer-0"), few_words};
-  running_fleet() {
-    source.memory.fill(1);
-    source.worker.publish(1);
-  }
+  running_fleet() { source.publish(1); }
 };
 
 }  // namespace
@@ -86,8 +83,7 @@ TEST_CASE("rights: a rollout's key takes no trainer's place, publishes nothing, 
   CHECK(reader.worker.update().version == 1);
   CHECK(reader.memory.holds(1));
   all.source.worker.unpublish();
-  all.source.memory.fill(2);
-  all.source.worker.publish(2);
+  all.source.publish(2);
   CHECK(reader.worker.update(exactly(2), 20s).version == 2);
 }
 
@@ -99,8 +95,7 @@ TEST_CASE("rights: a key that only reads is a source for nobody") {
   all.source.worker.unpublish();
   rollout late{all.who_has(all.rollouts, "rollout-0"), few_words};
   CHECK(code_of([&] { late.worker.update(exactly(1), 300ms); }) != errc::ok);
-  all.source.memory.fill(2);
-  all.source.worker.publish(2);
+  all.source.publish(2);
   CHECK(late.worker.update(latest, 20s).sources == std::vector<std::string>{"trainer-0/0"});
 }
 

@@ -13,15 +13,6 @@ using tensorhub::snapshot;
 
 namespace {
 
-template <typename Condition>
-bool becomes(Condition&& condition) {
-  for (int tries = 0; tries < 400; ++tries) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(50ms);
-  }
-  return false;
-}
-
 /// A rollout holds version 1, the checkpoint; the trainer has published version 2, and has taken it back.
 struct scene {
   hub::reference_server server;
@@ -29,16 +20,14 @@ struct scene {
   rollout keeper{who(server.address(), "rollout-keeper")};
 
   scene() {
-    source.memory.fill(1);
-    source.worker.publish(1);
+    source.publish(1);
     CHECK(keeper.worker.update(exactly(1)).version == 1);
     source.worker.unpublish();
   }
   /// Version 2 is what `reader` holds, and nobody else.
   template <typename Reader>
   void publish_two_for(Reader& reader) {
-    source.memory.fill(2);
-    source.worker.publish(2);
+    source.publish(2);
     CHECK(reader.worker.update(exactly(2)).version == 2);
     source.worker.unpublish();
   }
@@ -51,8 +40,8 @@ TEST_CASE("roll back: later versions are gone, and their numbers can be used aga
   rollout reader{who(s.server.address(), "rollout-0")};
   s.publish_two_for(reader);
   s.source.worker.roll_back_to(1);
-  CHECK(becomes([&] { return !reader.worker.held_version(); }));
-  CHECK(becomes([&] { return reader.worker.newer() == tensorhub::version_number{1}; }));
+  CHECK(comes_true([&] { return !reader.worker.held_version(); }));
+  CHECK(comes_true([&] { return reader.worker.newer() == tensorhub::version_number{1}; }));
   rollout late{who(s.server.address(), "rollout-late")};
   CHECK(late.worker.update().version == 1);
   CHECK(late.memory.holds(1));
@@ -81,8 +70,7 @@ TEST_CASE("roll back: a trainer that was restarted") {
 
 TEST_CASE("roll back: what this publisher still shows is taken back first") {
   scene s;
-  s.source.memory.fill(2);
-  s.source.worker.publish(2);
+  s.source.publish(2);
   try {
     s.source.worker.roll_back_to(1);
     FAIL("it rolled back");
@@ -95,10 +83,9 @@ TEST_CASE("roll back: what this publisher still shows is taken back first") {
 
 TEST_CASE("roll back: snapshots are withdrawn too, and their memory takes the next ones") {
   scene s;
-  s.source.memory.fill(2);
-  s.source.worker.publish(2, snapshot);
+  s.source.publish(2, snapshot);
   s.source.worker.roll_back_to(1);
-  CHECK(becomes([&] { return !s.source.worker.held_version(); }));
+  CHECK(comes_true([&] { return !s.source.worker.held_version(); }));
   s.source.memory.fill(22);
   s.source.worker.publish(2, snapshot);
   CHECK(s.keeper.worker.update().version == 2);
@@ -107,13 +94,12 @@ TEST_CASE("roll back: snapshots are withdrawn too, and their memory takes the ne
 
 TEST_CASE("roll back: retained copies of withdrawn versions go") {
   scene s;
-  s.source.memory.fill(2);
-  s.source.worker.publish(2);
+  s.source.publish(2);
   s.source.worker.retain(1);
   CHECK_FALSE(s.source.worker.unpublish().lost);
   CHECK(s.source.worker.offloaded_bytes() > 0);
   s.source.worker.roll_back_to(1);
-  CHECK(becomes([&] { return s.source.worker.offloaded_bytes() == 0; }));
+  CHECK(comes_true([&] { return s.source.worker.offloaded_bytes() == 0; }));
 }
 
 TEST_CASE("roll back: a seed and a subscriber of two memories follow") {
@@ -125,29 +111,27 @@ TEST_CASE("roll back: a seed and a subscriber of two memories follow") {
   engine.add("plain", {150'001, 1}, tensorhub::dtype::u64);
   engine.add("norm", {3}, tensorhub::dtype::u8);
   engine.add("nothing", {0}, tensorhub::dtype::f32);
-  s.source.memory.fill(2);
-  s.source.worker.publish(2);
+  s.source.publish(2);
   engine.stage(exactly(2));
   engine.install();
   CHECK(seed.wait(2, 30s) == 2);
   s.source.worker.unpublish();
   s.source.worker.roll_back_to(1);
-  CHECK(becomes([&] { return engine.newer() == tensorhub::version_number{1}; }));
+  CHECK(comes_true([&] { return engine.newer() == tensorhub::version_number{1}; }));
   CHECK(engine.stage().version == 1);
   CHECK(engine.install().version == 1);
-  CHECK(becomes([&] { return seed.held_version() == 1; }));
+  CHECK(comes_true([&] { return seed.held_version() == 1; }));
 }
 
 TEST_CASE("roll back: what lies staged beside the live version is not installed any more") {
   scene s;
   member<staged_of<hub::subscriber>> engine{who(s.server.address(), "rollout-0")};
   CHECK(engine.worker.update().version == 1);
-  s.source.memory.fill(2);
-  s.source.worker.publish(2);
+  s.source.publish(2);
   CHECK(engine.worker.stage(exactly(2)).version == 2);
   s.source.worker.unpublish();
   s.source.worker.roll_back_to(1);
-  REQUIRE(becomes([&] { return !engine.worker.staged_version(); }));
+  REQUIRE(comes_true([&] { return !engine.worker.staged_version(); }));
   CHECK(code_of([&] { engine.worker.install(); }) == errc::not_found);
   CHECK(engine.worker.held_version() == 1);
   CHECK(engine.memory.holds(1));

@@ -76,8 +76,7 @@ TEST_CASE("same_host: versions arrive in place, from a trainer and then from a r
   {
     member<host_hub::publisher> trainer{who(server.address(), "trainer-0")};
     for (std::uint64_t version = 1; version <= 3; ++version) {
-      trainer.memory.fill(version);
-      trainer.worker.publish(version);
+      trainer.publish(version);
       CHECK(first.worker.update().version == version);
       CHECK(first.memory.holds(version));
       CHECK(!trainer.worker.unpublish().forced);
@@ -93,8 +92,7 @@ TEST_CASE("same_host: a trainer in another process is killed while it is read: t
   text_pipe pipe;
   child_process trainer_process{[&] {
     member<host_hub::publisher> trainer{who(pipe.hear(), "trainer-0")};
-    trainer.memory.fill(1);
-    trainer.worker.publish(1);
+    trainer.publish(1);
     std::cout << "published" << std::endl;
     for (;;) ::pause();
     return 0;
@@ -117,8 +115,7 @@ TEST_CASE("same_host: a trainer in another process is killed while it is read: t
   CHECK(rollout.worker.held_version() == 0);
   {
     member<host_hub::publisher> next{who(address, "trainer-1")};
-    next.memory.fill(2);
-    next.worker.publish(2);
+    next.publish(2);
     CHECK(rollout.worker.update(exactly(2), 30s).version == 2);
     CHECK(rollout.memory.holds(2));
     next.worker.leave();

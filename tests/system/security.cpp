@@ -33,17 +33,6 @@ using tensorhub::server_security;
 
 namespace {
 
-/// Asks until the answer is yes; false: it never was.
-template <typename Question>
-[[nodiscard]] bool eventually(Question&& question) {
-  const auto give_up = std::chrono::steady_clock::now() + 30s;
-  while (!question()) {
-    if (std::chrono::steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(2ms);
-  }
-  return true;
-}
-
 /// A secured server that lets one key in, and what it has logged.
 class secured_server {
  public:
@@ -87,8 +76,7 @@ class secured_server {
 /// Publishes, reads it, and is told that it is version `version`.
 void works(const secured_server& door, std::uint64_t version) {
   trainer source{door.options_of("trainer-" + std::to_string(version), door.good)};
-  source.memory.fill(version);
-  source.worker.publish(version);
+  source.publish(version);
   rollout reader{door.options_of("rollout-" + std::to_string(version), door.good)};
   CHECK(reader.worker.update(exactly(version)).version == version);
   CHECK(reader.memory.holds(version));
@@ -210,14 +198,13 @@ TEST_CASE("security: two servers in one process have two lists") {
 TEST_CASE("security: an unknown key is refused at once, by name; a good client goes on") {
   secured_server door;
   trainer source{door.options_of("trainer-0", door.good)};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const curve_key_pair unknown = make_curve_keys();
   std::string sentence;
   CHECK(join_with(door.options_of("stranger", unknown), 25s, sentence) == errc::refused);
   CHECK(contains(sentence, unknown.public_key));
   CHECK(contains(sentence, "allow-list"));
-  CHECK(eventually([&] { return door.has_said(unknown.public_key, "127.0.0.1"); }));
+  CHECK(comes_true([&] { return door.has_said(unknown.public_key, "127.0.0.1"); }));
   CHECK(door.seen().refused_connections >= 1);
   CHECK(!door.has_said(unknown.secret_key));
   rollout reader{door.options_of("rollout-0", door.good)};
@@ -235,8 +222,7 @@ TEST_CASE("security: of a list of servers, one that refuses does not keep a work
   options.server = closed.server->address() + "," + door.server->address();
   options.security->server_key = door.keys.public_key;
   trainer source{options};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(door.seen().workers == 1);
   CHECK(closed.seen().failed_handshakes >= 1);
 }
@@ -258,7 +244,7 @@ TEST_CASE("security: the servers of a list may have a key each") {
     CHECK(first.seen().workers == 1);
   }
   // The first is gone: the worker goes on with the second, which it knows by another key.
-  CHECK(eventually([&] { return second.seen().workers == 1; }));
+  CHECK(comes_true([&] { return second.seen().workers == 1; }));
   rollout reader{second.options_of("rollout-0", second.good)};
   CHECK(reader.worker.update(exactly(1)).version == 1);
 
@@ -276,15 +262,14 @@ TEST_CASE("security: the servers of a list may have a key each") {
 TEST_CASE("security: a wrong server key, no keys, keys for a plain server") {
   secured_server door;
   trainer source{door.options_of("trainer-0", door.good)};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   std::string sentence;
   SUBCASE("the server has another key") {
     auto options = door.options_of("rollout-0", door.good);
     options.security->server_key = make_curve_keys().public_key;
     CHECK(join_with(options, 1500ms, sentence) == errc::disconnected);
     CHECK(contains(sentence, "client_security::server_key"));
-    CHECK(eventually([&] { return door.has_said("another public key", "127.0.0.1:"); }));
+    CHECK(comes_true([&] { return door.has_said("another public key", "127.0.0.1:"); }));
     CHECK(door.seen().failed_handshakes >= 1);
   }
   SUBCASE("the worker has none") {
@@ -292,7 +277,7 @@ TEST_CASE("security: a wrong server key, no keys, keys for a plain server") {
     CHECK((code == errc::disconnected || code == errc::protocol_mismatch));
     CHECK(contains(sentence, "secured by CURVE"));
     CHECK(contains(sentence, "worker_options::security"));
-    CHECK(eventually([&] { return door.has_said("handshake", "failed"); }));
+    CHECK(comes_true([&] { return door.has_said("handshake", "failed"); }));
     CHECK(door.seen().failed_handshakes >= 1);
   }
   SUBCASE("the server has none") {
@@ -312,22 +297,20 @@ TEST_CASE("security: a revoked key is not heard any more, and comes in no more")
   const curve_key_pair second = make_curve_keys();
   door.server->allow(second.public_key);
   trainer source{door.options_of("trainer-0", door.good)};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   rollout reader{door.options_of("rollout-0", second)};
   CHECK(reader.worker.update().version == 1);
   CHECK(door.server->revoke(second.public_key));
   CHECK(!door.server->revoke(second.public_key));
   std::string sentence;
-  CHECK(eventually([&] { return code_of([&] { reader.worker.update(); }, &sentence) == errc::refused; }));
+  CHECK(comes_true([&] { return code_of([&] { reader.worker.update(); }, &sentence) == errc::refused; }));
   CHECK(contains(sentence, "revoked"));
-  CHECK(eventually([&] { return door.seen().revoked_messages >= 1; }));
-  CHECK(eventually([&] { return door.has_said(second.public_key, "revoked"); }));
-  CHECK(eventually([&] { return door.seen().workers == 1; }));  // declared dead
+  CHECK(comes_true([&] { return door.seen().revoked_messages >= 1; }));
+  CHECK(comes_true([&] { return door.has_said(second.public_key, "revoked"); }));
+  CHECK(comes_true([&] { return door.seen().workers == 1; }));  // declared dead
   CHECK(join_with(door.options_of("rollout-1", second), 25s, sentence) == errc::refused);
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   rollout good{door.options_of("rollout-2", door.good)};
   CHECK(good.worker.update().version == 2);
 }
@@ -362,7 +345,7 @@ TEST_CASE("security: an incarnation is proved to be its key's, to the next serve
     CHECK(refused->result.code == errc::refused);
     CHECK(next.seen().forged_messages == 1);
   }
-  CHECK(eventually([&] { return next.seen().workers == 1; }));
+  CHECK(comes_true([&] { return next.seen().workers == 1; }));
   rollout reader{next.options_of("rollout-0", next.good)};
   CHECK(reader.worker.update(exactly(1), 20s).version == 1);
 }
@@ -372,8 +355,7 @@ TEST_CASE("security: an incarnation belongs to the key that it came with") {
   const curve_key_pair second = make_curve_keys();
   door.server->allow(second.public_key, "another one");
   trainer source{door.options_of("trainer-0", door.good)};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const std::uint64_t victim = source.worker.self().value;
   raw_client forger{door, second};
   forger.say(victim, 1000, tensorhub::messages::leave_request{});
@@ -382,7 +364,7 @@ TEST_CASE("security: an incarnation belongs to the key that it came with") {
   CHECK(holds_alternative<tensorhub::messages::list_reply>(forger.hear().body));
   CHECK(door.seen().forged_messages == 2);
   CHECK(
-      eventually([&] { return door.has_said(second.public_key, tensorhub::to_hex(source.worker.self())); }));
+      comes_true([&] { return door.has_said(second.public_key, tensorhub::to_hex(source.worker.self())); }));
   rollout reader{door.options_of("rollout-0", door.good)};
   CHECK(reader.worker.update().version == 1);
 }
@@ -488,8 +470,7 @@ TEST_CASE("security: a join that waits is carried out with the rights that its k
 TEST_CASE("security: workers that share a key do not speak for each other") {
   secured_server door;
   trainer source{door.options_of("trainer-0", door.good)};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const std::uint64_t victim = source.worker.self().value;
   raw_client twin{door, door.good};
   twin.say(victim, 1000, tensorhub::messages::leave_request{});
@@ -497,7 +478,7 @@ TEST_CASE("security: workers that share a key do not speak for each other") {
   twin.say(77, 1, tensorhub::messages::list_request{});  // in its own name: its messages are in order
   CHECK(holds_alternative<tensorhub::messages::list_reply>(twin.hear().body));
   CHECK(door.seen().forged_messages == 2);
-  CHECK(eventually(
+  CHECK(comes_true(
       [&] { return door.has_said("another connection", tensorhub::to_hex(source.worker.self())); }));
   rollout reader{door.options_of("rollout-0", door.good)};
   CHECK(reader.worker.update().version == 1);
@@ -509,8 +490,7 @@ TEST_CASE("security: workers whose connections break go on under their names") {
   rollout reader{door.options_of("rollout-0", door.good)};
   const std::uint16_t port = port_of(door.server->address());
   for (std::uint64_t version = 1; version <= 3; ++version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     CHECK(break_connections_to(port) > 0);
     CHECK(reader.worker.update(exactly(version)).version == version);
     CHECK(break_connections_to(port) > 0);
@@ -538,12 +518,11 @@ TEST_CASE("security: a flood of strangers costs few lines, and nobody else anyth
     each.set(zmq::sockopt::curve_secretkey, bad.secret_key);
     each.connect(from_elsewhere(server.address()));
   }
-  CHECK(eventually([&] { return server.statistics().refused_connections >= 128; }));
+  CHECK(comes_true([&] { return server.statistics().refused_connections >= 128; }));
   auto options = who(server.address(), "trainer-0");
   options.security = client_security{keys.public_key, good, true};
   trainer source{options};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(lines >= 1);
   CHECK(lines < 150);
 }
@@ -562,10 +541,9 @@ TEST_CASE("security: strangers that come again and again are not served, those w
     if (present.size() > patient) present.pop_front();
     // What waits in the kernel already cannot be turned away.
     if (i % 20 == 0)
-      REQUIRE(eventually([&] { return door.seen().failed_handshakes + patient + 20 >= let_in; }));
+      REQUIRE(comes_true([&] { return door.seen().failed_handshakes + patient + 20 >= let_in; }));
     if (i % 1000 == 500) {
-      source.memory.fill(i);
-      source.worker.publish(i);
+      source.publish(i);
       CHECK(reader.worker.update(exactly(i)).version == i);
       source.worker.unpublish();
       rollout newcomer{door.options_of("rollout-" + std::to_string(i), door.good)};  // from another network
@@ -585,7 +563,7 @@ TEST_CASE("security: strangers that come again and again are not served, those w
   neighbour.set(zmq::sockopt::curve_secretkey, door.good.secret_key);
   neighbour.connect(from_elsewhere(door.server->address()));
   neighbour.send(zmq::str_buffer("hello"), zmq::send_flags::none);
-  CHECK(eventually([&] { return door.seen().bad_frames == 1; }));
+  CHECK(comes_true([&] { return door.seen().bad_frames == 1; }));
 }
 
 TEST_CASE("security: a member that sends messages without end loses its connection") {
@@ -617,8 +595,7 @@ TEST_CASE("security: a member that sends messages without end loses its connecti
     std::cout << "SKIPPED: system.security: messages without end: this machine is too slow for a flood\n";
   else
     CHECK(door.seen().flooding_connections > 0);
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(reader.worker.update(exactly(1)).version == 1);
   CHECK(door.seen().workers == 2);
 }
@@ -632,8 +609,7 @@ TEST_CASE("security: with keys, digests that a source can forge have to be named
   CHECK(contains(sentence, "'xxh3_128' is no defence against a source that forges bytes"));
   CHECK(contains(sentence, "replica rollout-0"));
   member<blake3_hub::publisher> source{options, 1000};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   options.replica = "rollout-1";
   member<blake3_hub::subscriber> reader{options, 1000};
   CHECK(reader.worker.update().version == 1);
@@ -676,7 +652,7 @@ TEST_CASE("security: a server that others reach says so if it has no keys") {
   };
   {
     hub::reference_server open{{.address = "tcp://0.0.0.0:0", .log = log}};
-    CHECK(eventually(said));
+    CHECK(comes_true(said));
   }
   text.clear();
   const curve_key_pair keys = make_curve_keys();
@@ -694,8 +670,7 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   auto options = who(server.address(), "trainer-0");
   options.log = [&](const tensorhub::log_line& line) { lines += contains(line.text, "capability") ? 1 : 0; };
   member<worker_of_both_doors> source{options};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   rollout reader{who(server.address(), "rollout-0")};
   CHECK(reader.worker.update().version == 1);
 
@@ -716,11 +691,10 @@ TEST_CASE("security: who knows address and keys of the memory, but has no lease,
   const std::string own_key = tensorhub::random_capability_key();
   CHECK(refused({99}, tensorhub::make_capability(own_key, {99}, source.worker.self(), 1)));
   CHECK(source.worker.data().refused_connections() == 3);
-  CHECK(eventually([&] { return lines >= 1; }));
+  CHECK(comes_true([&] { return lines >= 1; }));
 
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(reader.worker.update().version == 2);
 }
 
@@ -728,8 +702,7 @@ TEST_CASE("security: who had a lease cannot read, nor come again, after the unpu
   // In its first seconds a server has every worker revoke its keys, in case there was an earlier server.
   hub::reference_server server{{.catalog = {.recovery_grace = 0ms}}};
   member<worker_of_both_doors> source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   tensorhub::data_plane& data = source.worker.data();
   tensorhub::transports::tcp reader{{}, {99}};
   auto queue = reader.make_queue(1);
@@ -752,8 +725,7 @@ TEST_CASE("security: who had a lease cannot read, nor come again, after the unpu
   CHECK(read(first) == tensorhub::completion_status::ok);
   source.worker.unpublish();
   CHECK(read(first) == tensorhub::completion_status::access_denied);
-  source.memory.fill(2);
-  source.worker.publish(2);
+  source.publish(2);
   CHECK(read(first) == tensorhub::completion_status::access_denied);
   CHECK(read(data.control()) == tensorhub::completion_status::ok);
   CHECK(code_of([&] { static_cast<void>(connected()); }) == errc::transport_failed);

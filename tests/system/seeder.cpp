@@ -19,10 +19,7 @@ using namespace system_tests;
 namespace {
 
 tensorhub::worker_options in(const std::string& datacenter, const std::string& server, std::string replica) {
-  tensorhub::worker_options options;
-  options.server = server;
-  options.model = "policy";
-  options.replica = std::move(replica);
+  tensorhub::worker_options options = who_here(server, std::move(replica));
   options.location.datacenter = datacenter;
   return options;
 }
@@ -31,39 +28,32 @@ tensorhub::worker_options in(const std::string& datacenter, const std::string& s
 
 TEST_CASE("a seed brings a version into its datacenter; the rollouts there read it from the seed alone") {
   hub::reference_server server;
-  weights trained;
-  hub::publisher trainer{in("eu-1", server.address(), "trainer")};
-  trained.add_to(trainer);
-  trained.fill(1);
-  trainer.publish(1);
+  trainer source{in("eu-1", server.address(), "trainer")};
+  source.publish(1);
 
-  weights here;
-  hub::subscriber rollout{in("us-2", server.address(), "rollout")};
-  here.add_to(rollout);
+  rollout reader{in("us-2", server.address(), "rollout")};
   // Whoever holds nothing takes what there is, wherever it is.
-  CHECK(rollout.update(latest, 20s, tensorhub::prefer_local).version == 1);
+  CHECK(reader.worker.update(latest, 20s, tensorhub::prefer_local).version == 1);
 
-  trainer.unpublish();
-  trained.fill(2);
-  trainer.publish(2);
-  const auto kept = rollout.update(latest, 20s, tensorhub::prefer_local);
+  source.worker.unpublish();
+  source.publish(2);
+  const auto kept = reader.worker.update(latest, 20s, tensorhub::prefer_local);
   CHECK(kept.kept);
   CHECK(kept.version == 1);
-  CHECK(here.holds(1));
+  CHECK(reader.memory.holds(1));
 
   hub::seeder seed{in("us-2", server.address(), "seed")};
   CHECK(seed.wait(2, 20s) == 2);
-  const auto local = rollout.update(latest, 20s, tensorhub::prefer_local);
+  const auto local = reader.worker.update(latest, 20s, tensorhub::prefer_local);
   CHECK(local.version == 2);
-  CHECK(here.holds(2));
+  CHECK(reader.memory.holds(2));
   CHECK(local.sources == std::vector<std::string>{"seed/0"});
 
-  trainer.unpublish();
-  trained.fill(3);
-  trainer.publish(3);
-  CHECK(rollout.update(at_least(3), 20s, tensorhub::prefer_local).sources ==
+  source.worker.unpublish();
+  source.publish(3);
+  CHECK(reader.worker.update(at_least(3), 20s, tensorhub::prefer_local).sources ==
         std::vector<std::string>{"seed/0"});
-  CHECK(here.holds(3));
+  CHECK(reader.memory.holds(3));
 }
 
 TEST_CASE("a seed waits for a layout, and names what it waits for") {
@@ -76,21 +66,15 @@ TEST_CASE("a seed waits for a layout, and names what it waits for") {
     CHECK(e.code() == errc::timed_out);
     CHECK(std::string{e.what()}.find("holds version 0, not yet 1") != std::string::npos);
   }
-  weights trained;
-  hub::publisher trainer{in("eu-1", server.address(), "trainer")};
-  trained.add_to(trainer);
-  trained.fill(7);
-  trainer.publish(7);
+  trainer source{in("eu-1", server.address(), "trainer")};
+  source.publish(7);
   CHECK(seed.wait(7, 20s) == 7);
 }
 
 TEST_CASE("a seed that cannot go on says so once") {
   hub::reference_server server;
-  weights trained;
-  hub::publisher trainer{in("eu-1", server.address(), "trainer")};
-  trained.add_to(trainer);
-  trained.fill(1);
-  trainer.publish(1);
+  trainer source{in("eu-1", server.address(), "trainer")};
+  source.publish(1);
   std::atomic<int> lines = 0;
   auto options = in("us-2", server.address(), "seed");
   options.log = [&](const tensorhub::log_line& line) { lines += line.text.starts_with("seed: ") ? 1 : 0; };
@@ -106,9 +90,8 @@ TEST_CASE("a seed that cannot go on says so once") {
 
 TEST_CASE("a seed gives up a transfer that does not advance, says so, and begins again") {
   hub::reference_server server;
-  member<hub::publisher> trainer{in("eu-1", server.address(), "trainer")};
-  trainer.memory.fill(1);
-  trainer.worker.publish(1);
+  trainer source{in("eu-1", server.address(), "trainer")};
+  source.publish(1);
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(1u << 20);
   auto options = in("us-2", server.address(), "seed");
   options.drain_timeout = 300ms;
@@ -123,9 +106,8 @@ TEST_CASE("a seed's transfer may take longer than drain_timeout, if it advances"
   hub::reference_server server;
   auto options = in("eu-1", server.address(), "trainer");
   options.chunk_bytes = 64u << 10;
-  member<hub::publisher> trainer{options, 300'001};  // 3.6 MB
-  trainer.memory.fill(1);
-  trainer.worker.publish(1);
+  trainer source{options, 300'001};  // 3.6 MB
+  source.publish(1);
   options = in("eu-1", server.address(), "seed");
   options.chunk_bytes = 64u << 10;
   options.drain_timeout = 1s;
@@ -144,27 +126,25 @@ TEST_CASE("a seed goes on with a new server, as does the reader that waits for w
   auto server = std::make_unique<hub::reference_server>(how);
   how.address = server->address();
   const std::string address = how.address;
-  member<hub::publisher> trainer{in("eu-1", address, "trainer"), 1000};
-  trainer.memory.fill(1);
-  trainer.worker.publish(1);
+  trainer source{in("eu-1", address, "trainer"), 1000};
+  source.publish(1);
   hub::seeder seed{in("us-2", address, "seed")};
   CHECK(seed.wait(1, 20s) == 1);
-  member<hub::subscriber> rollout{in("us-2", address, "rollout"), 1000};
-  CHECK(rollout.worker.update(latest, 20s, tensorhub::prefer_local).version == 1);
-  auto running = rollout.worker.update_async(at_least(2), 60s, tensorhub::prefer_local);
+  rollout reader{in("us-2", address, "rollout"), 1000};
+  CHECK(reader.worker.update(latest, 20s, tensorhub::prefer_local).version == 1);
+  auto running = reader.worker.update_async(at_least(2), 60s, tensorhub::prefer_local);
   REQUIRE(comes_true([&] {
-    return std::ranges::any_of(trainer.worker.stuck(0ms).entries,
+    return std::ranges::any_of(source.worker.stuck(0ms).entries,
                                [](const auto& entry) { return entry.replica == "rollout"; });
   }));
   server.reset();
   REQUIRE(comes_true([&] {  // ZeroMQ gives the port back a moment after the old server is gone
     return code_of([&] { server = std::make_unique<hub::reference_server>(how); }) == errc::ok;
   }));
-  trainer.worker.unpublish();
-  trainer.memory.fill(2);
-  trainer.worker.publish(2);
+  source.worker.unpublish();
+  source.publish(2);
   const auto done = running.wait(60s);
   CHECK(done.version == 2);
   CHECK(done.sources == std::vector<std::string>{"seed/0"});
-  CHECK(rollout.memory.holds(2));
+  CHECK(reader.memory.holds(2));
 }

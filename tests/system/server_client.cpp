@@ -48,8 +48,7 @@ TEST_CASE("server client: orders about versions") {
   const system_tests::hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
   server_client client{{.server = server.address()}};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   client.pin("policy", 1);
   source.worker.unpublish();  // it is retained: a copy is made first
   CHECK(source.worker.offloaded_bytes() > 0);
@@ -72,8 +71,7 @@ TEST_CASE("server client: a drained replica is read from no more, and is read ag
   rollout first{who(server.address(), "rollout-0")};
   rollout second{who(server.address(), "rollout-1")};
   server_client client{{.server = server.address()}};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   first.worker.update(exactly(1));
   const auto drained = client.drain("policy", "trainer-0");
   CHECK(drained.workers == 1);
@@ -152,8 +150,7 @@ struct pair_of_workers {
                   const std::optional<tensorhub::client_security>& security = {})
       : source{of(servers, model, "trainer", security), 100},
         reader{of(servers, model, "rollout", security), 100} {
-    source.memory.fill(1);
-    source.worker.publish(1);
+    source.publish(1);
     CHECK(reader.worker.update(exactly(1), 20s).version == 1);
   }
   static tensorhub::worker_options of(const std::string& servers, const std::string& model,

@@ -82,13 +82,11 @@ struct scene {
   std::optional<shared> copy{std::in_place, who(server.address(), "host-0"), name};
   scene() {
     add_to(*copy);
-    source.memory.fill(1);
-    source.worker.publish(1);
+    source.publish(1);
   }
   void publish(std::uint64_t version) {
     source.worker.unpublish();
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
   }
 };
 

@@ -71,12 +71,10 @@ TEST_CASE("a second snapshot disturbs no reader of the first, a third one waits 
   const auto gate = std::make_shared<tensorhub::testing::read_gate>(begun_bytes);
   gated_rollout slow{who(server.address(), "rollout-0"), large_words, {.gate = gate}};
   rollout quick{who(server.address(), "rollout-1"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1, snapshot);
+  source.publish(1, snapshot);
   auto reading = slow.worker.update_async(exactly(1), 60s);
   REQUIRE(gate->wait_until_shut(20s));
-  source.memory.fill(2);
-  source.worker.publish(2, snapshot);
+  source.publish(2, snapshot);
   source.memory.fill(1'000'000);
   CHECK(quick.worker.update().version == 2);
   CHECK(quick.memory.holds(2));
@@ -106,10 +104,8 @@ TEST_CASE("a second snapshot disturbs no reader of the first, a third one waits 
 TEST_CASE("a snapshot that is refused takes nothing back") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(4);
-  source.worker.publish(4, snapshot);
-  source.memory.fill(5);
-  source.worker.publish(5, snapshot);
+  source.publish(4, snapshot);
+  source.publish(5, snapshot);
   source.memory.fill(6);
   CHECK(code_of([&] { source.worker.publish(3, snapshot); }) == errc::version_conflict);
   CHECK(code_of([&] { source.worker.publish(5, snapshot); }) == errc::version_conflict);
@@ -128,10 +124,8 @@ TEST_CASE("a snapshot that is refused takes nothing back") {
 TEST_CASE("a snapshot older than the other memory's is refused, and takes nothing back either") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(4);
-  source.worker.publish(4, snapshot);
-  source.memory.fill(7);
-  source.worker.publish(7, snapshot);
+  source.publish(4, snapshot);
+  source.publish(7, snapshot);
   REQUIRE(snapshot.slot_of(4) == snapshot.slot_of(6));
   CHECK(code_of([&] { source.worker.publish(6, snapshot); }) == errc::version_conflict);
   rollout reader{who(server.address(), "rollout-0")};
@@ -166,20 +160,17 @@ TEST_CASE(
 TEST_CASE("in place and as a snapshot: not both at once") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   std::string sentence;
   CHECK(code_of([&] { source.worker.publish(2, snapshot); }, &sentence) == errc::busy);
   CHECK_MESSAGE(contains(sentence, "replica trainer-0"), sentence);
   source.worker.unpublish();
-  source.memory.fill(2);
-  source.worker.publish(2, snapshot);
+  source.publish(2, snapshot);
   CHECK(code_of([&] { source.memory.add_to(source.worker); }, &sentence) == errc::invalid_argument);
   CHECK_MESSAGE(contains(sentence, "replica trainer-0"), sentence);
   CHECK(code_of([&] { source.worker.publish(1, snapshot); }, &sentence) == errc::version_conflict);
   CHECK(source.worker.held_version() == 2);
-  source.memory.fill(3);
-  source.worker.publish(3);
+  source.publish(3);
   rollout reader{who(server.address(), "rollout-0")};
   CHECK(reader.worker.update().version == 3);
   CHECK(reader.memory.holds(3));

@@ -70,12 +70,10 @@ struct staged_rollout {
   member<staged_of<hub::subscriber>> holder;
   explicit staged_rollout(const std::string& server)
       : source{who(server, "trainer-0"), large_words}, holder{who(server, "rollout-0"), large_words} {
-    source.memory.fill(1);
-    source.worker.publish(1);
+    source.publish(1);
     holder.worker.update();
     source.worker.unpublish();
-    source.memory.fill(2);
-    source.worker.publish(2);
+    source.publish(2);
     holder.worker.stage(2);
   }
 };
@@ -294,8 +292,7 @@ TEST_CASE("a stage is a source for others") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0"), large_words};
   member<staged_of<hub::subscriber>> holder{who(server.address(), "rollout-0"), large_words, {}};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   CHECK(holder.worker.stage().version == 1);
   CHECK(holder.worker.held_version() == 0);
   source.worker.unpublish();
@@ -313,8 +310,7 @@ TEST_CASE("a stage can be given up as soon as it is installed; nothing staged ca
   hub::subscriber holder{who(server.address(), "rollout-0"), tensorhub::subscriber_mode::staged};
   memory.add_to(holder);
   CHECK(code_of([&] { holder.install(1s); }) == errc::not_found);
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   holder.stage();
   CHECK(code_of([&] { memory.add_to(holder); }) == errc::invalid_argument);
   CHECK(holder.install().version == 1);

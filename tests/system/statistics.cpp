@@ -39,8 +39,7 @@ struct line_keeper {
 TEST_CASE("statistics: a reader counts what it refused, and logs from whom, of which version, which chunk") {
   hub::reference_server server;
   trainer source{who(server.address(), "trainer-0")};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const auto counts = std::make_shared<fault_counts>();
   line_keeper log;
   auto options = who(server.address(), "rollout-0");
@@ -91,8 +90,7 @@ TEST_CASE("statistics: a worker's calls, bytes by path, and times") {
   far.location.datacenter = "elsewhere";
   rollout reader{far};
   for (std::uint64_t version = 1; version <= 3; ++version) {
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     CHECK(code_of([&] { source.worker.publish(version); }) == errc::busy);
     reader.worker.update(version, 20s);
     source.worker.unpublish(10s);

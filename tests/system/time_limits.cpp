@@ -434,8 +434,7 @@ TEST_CASE("time-outs: the end of a process that takes a version into host memory
 TEST_CASE("leave: an update that runs is cancelled first, and the worker has left by the grace") {
   hub::reference_server server;
   trainer source{patient(server.address(), "trainer-0"), large_words};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
   const auto is_listed = [&](const std::string& replica) {
     for (const auto& model : source.worker.list("policy"))
       for (const auto& each : model.replicas)

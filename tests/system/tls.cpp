@@ -39,8 +39,7 @@ TEST_CASE("tls: a hub under TLS, and a reader whose certificate is of another au
   tls_hub::reference_server server;
   member<tls_hub::publisher> source{who(server.address(), "trainer-0"), 300'001,
                                     ours.options({.name = "trainer-0"})};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
 
   member<tls_hub::subscriber> reader{who(server.address(), "rollout-0"), 300'001,
                                      ours.options({.name = "rollout-0"})};
@@ -72,8 +71,7 @@ TEST_CASE("tls: in the clear within a datacenter, under TLS between datacenters"
   };
   const auto through = [&] { return near_or_tls::with(ours.options()); };
   member<wide_hub::publisher> source{at("trainer-0", "eu-1"), 300'001, through()};
-  source.memory.fill(1);
-  source.worker.publish(1);
+  source.publish(1);
 
   member<wide_hub::subscriber> far{at("rollout-far", "us-1"), 300'001, through()};
   const auto by_far = far.worker.update();
@@ -98,8 +96,7 @@ TEST_CASE("tls: a seed keeps what its trainer has taken back, with one certifica
                                      ours.options({.name = "rollout-0"})};
   for (std::uint64_t version = 1; version <= 2; ++version) {
     CAPTURE(version);
-    source.memory.fill(version);
-    source.worker.publish(version);
+    source.publish(version);
     CHECK(seed.wait(version, 20s) == version);
     source.worker.unpublish();
     source.memory.fill(1000);

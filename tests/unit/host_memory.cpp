@@ -1,6 +1,7 @@
 /// \file host_memory.cpp
 /// Memory space `host`: pages of a memfd, and what is known of other memory.
 
+#include "support/calls.hpp"
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
@@ -25,6 +26,7 @@
 #include <vector>
 
 using namespace tensorhub;
+using calls::code_of;
 
 namespace {
 
@@ -39,16 +41,6 @@ constexpr std::uint64_t page = 4096;
 
 void write(std::byte* at, const std::string& text) {
   std::memcpy(at, text.data(), text.size());
-}
-
-template <typename Call>
-[[nodiscard]] errc code_of(Call&& call) {
-  try {
-    call();
-  } catch (const error& e) {
-    return e.code();
-  }
-  return errc::ok;
 }
 
 /// A file without a name, mapped shared from its second page on.

@@ -4,6 +4,7 @@
 #include "tensorhub/transfer/registration.hpp"
 
 #include <doctest/doctest.h>
+#include "support/calls.hpp"
 #include "tensorhub/error.hpp"
 
 #include <algorithm>
@@ -14,6 +15,8 @@
 #include <vector>
 
 using namespace tensorhub;
+using calls::contains;
+using calls::error_of;
 
 namespace {
 
@@ -83,20 +86,6 @@ void check_plan(const std::vector<registration_item>& items, const registration_
   registration_plan plan = plan_registration(items, limits);
   check_plan(items, plan, limits);
   return plan;
-}
-
-template <typename Call>
-[[nodiscard]] error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const error& e) {
-    return e;
-  }
-  return error(errc::ok, "nothing was thrown");
-}
-
-[[nodiscard]] bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 TEST_CASE(

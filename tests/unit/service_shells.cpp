@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "support/calls.hpp"
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/client.hpp"
 #include "tensorhub/service/codec.hpp"
@@ -30,32 +31,13 @@
 #include "tensorhub/service/zmq_socket.hpp"
 
 using namespace tensorhub;
+using calls::code_of;
+using calls::comes_true;
 using namespace std::chrono_literals;
 
 namespace {
 
 constexpr auto patience = 30s;
-
-/// Asks until the answer is yes; false: it never was.
-template <typename Question>
-[[nodiscard]] bool eventually(Question&& question) {
-  const auto give_up = std::chrono::steady_clock::now() + patience;
-  while (!question()) {
-    if (std::chrono::steady_clock::now() > give_up) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
-
-template <typename Call>
-[[nodiscard]] errc code_of(Call&& call) {
-  try {
-    call();
-  } catch (const error& e) {
-    return e.code();
-  }
-  return errc::ok;
-}
 
 [[nodiscard]] messages::envelope request(std::uint64_t sender, std::uint64_t sequence,
                                          messages::message body) {
@@ -173,7 +155,7 @@ class worker_process {
   }
   /// How a call ended, once it has.
   [[nodiscard]] session_result result(session_ticket ticket) {
-    REQUIRE(eventually([&] { return ended(ticket); }));
+    REQUIRE(comes_true([&] { return ended(ticket); }));
     return shell_.with([&](session&, time_point) { return *find(ticket); });
   }
 
@@ -230,7 +212,7 @@ TEST_CASE("client shell: what the core says is sent, what is answered is receive
     core.output.push_back(request(7, 1, messages::list_request{}));
     core.output.push_back(request(7, 2, messages::list_request{"nobody's"}));
   });
-  REQUIRE(eventually([&] { return received(client) == 2; }));
+  REQUIRE(comes_true([&] { return received(client) == 2; }));
   const auto answers = client.with([](fake_core& core, time_point) { return core.received; });
   CHECK(answers[0].sequence == request_sequence{1});
   CHECK(answers[0].sender == server.epoch().value);
@@ -248,9 +230,9 @@ TEST_CASE("client shell: deadlines are honoured, never early, also one that come
   };
   client.with([](fake_core& core, time_point now) { core.deadline = now + 1h; });
   client.with([](fake_core& core, time_point now) { core.deadline = now + 30ms; });
-  REQUIRE(eventually([&] { return advances() == 1; }));
+  REQUIRE(comes_true([&] { return advances() == 1; }));
   client.with([](fake_core& core, time_point now) { core.deadline = now; });
-  REQUIRE(eventually([&] { return advances() == 2; }));
+  REQUIRE(comes_true([&] { return advances() == 2; }));
   CHECK_FALSE(client.with([](fake_core& core, time_point) { return core.early; }));
   CHECK_FALSE(client.with([](fake_core& core, time_point) { return core.backwards; }));
 }
@@ -268,9 +250,9 @@ TEST_CASE("client shell: what was said before there was a server arrives when th
   reference_server_options options;
   options.address = address;
   // ZeroMQ closes the first one's socket in the background.
-  REQUIRE(eventually([&] { return code_of([&] { server.emplace(options); }) == errc::ok; }));
-  CHECK(eventually([&] { return received(client) == 1; }));
-  CHECK(eventually([&] { return server->statistics().messages == 1; }));
+  REQUIRE(comes_true([&] { return code_of([&] { server.emplace(options); }) == errc::ok; }));
+  CHECK(comes_true([&] { return received(client) == 1; }));
+  CHECK(comes_true([&] { return server->statistics().messages == 1; }));
 }
 
 TEST_CASE("client shell: it ends while it is busy, and while nobody is there") {
@@ -282,7 +264,7 @@ TEST_CASE("client shell: it ends while it is busy, and while nobody is there") {
       core.deadline = now;
       core.output.push_back(request(7, 1, messages::list_request{}));
     });
-    REQUIRE(eventually([&] { return received(client) > 20; }));
+    REQUIRE(comes_true([&] { return received(client) > 20; }));
   }
   fake_client alone{connected("tcp://127.0.0.1:1"), {}, count_step};
   alone.with(
@@ -319,7 +301,7 @@ TEST_CASE("client shell: who is no server of ours is told to the core, other gar
   answer("HTTP/1.1 400 Bad Request, and some more bytes");
   answer(other_protocol);
   answer(good);  // itself a message, though no server would send it
-  REQUIRE(eventually([&] { return received(client) == 3; }));
+  REQUIRE(comes_true([&] { return received(client) == 3; }));
   const auto told = client.with([](fake_core& core, time_point) { return core.received; });
   for (std::size_t i = 0; i < 2; ++i) {
     REQUIRE(holds_alternative<messages::goodbye_push>(told[i].body));
@@ -335,7 +317,7 @@ TEST_CASE("client: a message over its limits is not waited for, the core is told
   client.with([](fake_core& core, time_point) {
     core.output.push_back(request(7, 1, messages::list_request{std::string(limits::name_bytes + 1, 'x')}));
   });
-  REQUIRE(eventually([&] { return received(client) == 1; }));
+  REQUIRE(comes_true([&] { return received(client) == 1; }));
   const auto told = client.with([](fake_core& core, time_point) { return core.received.front(); });
   REQUIRE(holds_alternative<messages::goodbye_push>(told.body));
   CHECK(get_if<messages::goodbye_push>(&told.body)->reason.code == errc::limit_exceeded);
@@ -361,7 +343,7 @@ TEST_CASE("server shell: it counts what it understands, what it drops, and who h
   {
     worker_process worker{server.address(), 8, "trainer"};
     CHECK(worker.result(worker.join()).outcome.ok());
-    CHECK(eventually([&] { return server.statistics().workers == 1; }));
+    CHECK(comes_true([&] { return server.statistics().workers == 1; }));
   }
 }
 
@@ -426,7 +408,7 @@ TEST_CASE("server shell: two workers, one waits for what the other publishes") {
   const auto joining = trainer.join();
   REQUIRE(rollout.result(rollout.join()).outcome.ok());
   REQUIRE(trainer.result(joining).outcome.ok());
-  CHECK(eventually([&] { return server.statistics().workers == 2; }));
+  CHECK(comes_true([&] { return server.statistics().workers == 2; }));
   const auto waiting = rollout.wait(3);
   REQUIRE(trainer.result(trainer.publish(3)).outcome.ok());
   const session_result seen = rollout.result(waiting);
@@ -554,7 +536,7 @@ TEST_CASE("server shell: a server that may not serve hears nothing and says noth
   may = false;
   const int before = asked;
   worker.send(request(7, 2, messages::list_request{}));
-  REQUIRE(eventually([&] { return asked > before; }));
+  REQUIRE(comes_true([&] { return asked > before; }));
   may = true;
   worker.send(request(7, 3, messages::list_request{}));
   CHECK(worker.receive().sequence == request_sequence{3});
@@ -588,7 +570,7 @@ TEST_CASE("control connection: what a session says last is sent, and its end is 
     CHECK(goes.result(goes.join()).outcome.ok());
     goes.abandon();
   }
-  CHECK(eventually([&] { return server.statistics().workers_left == 1; }));
+  CHECK(comes_true([&] { return server.statistics().workers_left == 1; }));
   CHECK(stays.result(stays.publish(1)).outcome.ok());
 }
 
@@ -622,7 +604,7 @@ TEST_CASE("control connection: when one session gives a server up, the others go
   CHECK(patient.result(patient.join()).outcome.ok());
   CHECK(patient.server() == first->epoch());
   first.reset();
-  CHECK(eventually([&] { return hasty.server() == second.epoch() && patient.server() == second.epoch(); }));
+  CHECK(comes_true([&] { return hasty.server() == second.epoch() && patient.server() == second.epoch(); }));
   options.replica = "late";
   worker_process late{shared, 9, options};  // is told which server it is
   CHECK(late.result(late.join()).outcome.ok());
@@ -654,7 +636,7 @@ TEST_CASE("shells: the thread that admits clients goes on when there is no memor
   std::vector<zmq::socket_t> strangers;
   for (std::uint64_t i = 1; i <= 3; ++i) {
     strangers.push_back(connect(make_curve_keys()));
-    CHECK(eventually([&] { return guard.refused() >= i; }));
+    CHECK(comes_true([&] { return guard.refused() >= i; }));
   }
   const zmq::socket_t friendly = connect(good);
   zmq::message_t from;
@@ -696,7 +678,7 @@ TEST_CASE("server shell: what has come is answered together, and each worker's a
       for (raw_worker* each : {&first, &second}) CHECK(each->receive().sequence == request_sequence{i});
     return most_at_once > 2;
   };
-  CHECK(eventually(ask_all));
+  CHECK(comes_true(ask_all));
   present = nullptr;
 }
 

@@ -10,10 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "support/calls.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/testing/memory_transport.hpp"
 
 using namespace tensorhub;
+using calls::contains;
+using calls::error_of;
 using testing::memory_transport;
 
 namespace {
@@ -53,20 +56,6 @@ struct scene {
   std::vector<std::byte> out(bytes);
   for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>((i * 7 + i / 256 + first) & 255u);
   return out;
-}
-
-template <typename Call>
-[[nodiscard]] error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const error& e) {
-    return e;
-  }
-  return error(errc::ok, "nothing was thrown");
-}
-
-[[nodiscard]] bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // ---- regions
