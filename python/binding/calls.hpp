@@ -177,6 +177,14 @@ struct chosen_policies {
 [[nodiscard]] nb::dict told(const tensorhub::reference_server_statistics& counted);
 [[nodiscard]] nb::dict told(const tensorhub::model_entry& model);
 [[nodiscard]] nb::dict told(const tensorhub::stuck_entry& entry);
+/// (name, type, shape)
+[[nodiscard]] nb::tuple told(const tensorhub::tensor_spec& tensor);
+template <typename Range>
+[[nodiscard]] nb::list all_told(const Range& range) {
+  nb::list out;
+  for (const auto& each : range) out.append(told(each));
+  return out;
+}
 
 void bind_calls(nb::module_& module);
 void bind_copies(nb::module_& module);

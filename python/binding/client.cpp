@@ -15,27 +15,10 @@ namespace tensorhub_python {
 
 namespace {
 
-class server_client {
+class server_client : public door<tensorhub::server_client> {
  public:
   explicit server_client(const nb::dict& given)
-      : client_{"ServerClient", made<tensorhub::server_client>(client_options_of(given))} {}
-
-  template <typename Call>
-  auto call(Call&& body) {
-    const auto client = client_.use();
-    return waited([&] { client->interrupt(); }, [&] { return body(*client); });
-  }
-  void interrupt() {
-    if (!client_.is_closed()) client_.use()->interrupt();
-  }
-  void close() {
-    interrupt();
-    client_.drop();
-  }
-  [[nodiscard]] bool is_closed() const { return client_.is_closed(); }
-
- private:
-  owned<tensorhub::server_client> client_;
+      : door{"ServerClient", made<tensorhub::server_client>(client_options_of(given))} {}
 };
 
 nb::dict told(const tensorhub::drain_report& report) {
@@ -53,21 +36,16 @@ void bind_client(nb::module_& module) {
   nb::class_<client> bound{module, "ServerClient"};
   bound.def(nb::init<const nb::dict&>());
   bound.def("models", [](client& self, const text& model, double timeout) {
-    nb::list out;
-    for (const auto& each : self.call([&](auto& asked) { return asked.list(model, time_of(timeout)); }))
-      out.append(tensorhub_python::told(each));
-    return out;
+    return all_told(self.call([&](auto& asked) { return asked.list(model, time_of(timeout)); }));
   });
   bound.def(
       "why", [](client& self, const text& model, const text& replica, std::uint32_t shard, double timeout) {
         return self.call([&](auto& asked) { return asked.why(model, replica, shard, time_of(timeout)); });
       });
   bound.def("stuck", [](client& self, const text& model, double older_than, double timeout) {
-    const auto report =
-        self.call([&](auto& asked) { return asked.stuck(model, time_of(older_than), time_of(timeout)); });
-    nb::list out;
-    for (const auto& each : report.entries) out.append(tensorhub_python::told(each));
-    return out;
+    return all_told(
+        self.call([&](auto& asked) { return asked.stuck(model, time_of(older_than), time_of(timeout)); })
+            .entries);
   });
   bound.def("retain", [](client& self, const text& model, std::uint32_t versions, double timeout) {
     self.call([&](auto& asked) { asked.retain(model, versions, time_of(timeout)); });

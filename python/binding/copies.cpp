@@ -28,60 +28,33 @@ struct copy_worker final : tensorhub::any_shared_copy {
       : any_shared_copy{std::move(options), policies, std::move(name)} {}
 };
 
-class shared_copy {
+class shared_copy : public receiving_door<copy_worker> {
  public:
   shared_copy(const nb::dict& given, const std::string& name)
-      : worker_{"SharedCopy", made<copy_worker>(options_of(given), policies_of(given), name)} {}
+      : receiving_door{"SharedCopy", made<copy_worker>(options_of(given), policies_of(given), name)} {}
 
   void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
-    worker_.use()->add(name, shape, dtype_of(type));
+    object_.use()->add(name, shape, dtype_of(type));
   }
   void check_tensors() const {}  // all are the library's
-  template <typename Call>
-  auto call(Call&& body) {
-    const auto whole = worker_.use();
-    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
-  }
-
   nb::dict update(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
-    const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
     return told(call([&](copy_worker& worker) {
-      return worker.update(selector_of(kind, version), time_of(timeout), reach);
+      return worker.update(selector_of(kind, version), time_of(timeout), reach_of(near_only));
     }));
   }
-  std::uint64_t newer() { return worker_.use()->newer().value_or(tensorhub::version_number{}).value; }
-  std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
-    return call(
-        [&](copy_worker& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
-  }
-  std::uint64_t held_version() {
-    return asked(worker_, [](copy_worker& worker) { return worker.held_version().value; });
-  }
-  std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   nb::list attached() {
     nb::list out;
-    for (const auto& each : worker_.use()->attached())
+    for (const auto& each : object_.use()->attached())
       out.append(nb::make_tuple(each.process, each.holds_live, each.holds_previous));
     return out;
   }
   nb::list statistics() {
-    const auto worker = worker_.use();
+    const auto worker = object_.use();
     nb::list out;
     out.append(told(worker->statistics()));
     out.append(told(worker->stage_statistics()));
     return out;
   }
-  void close() {
-    interrupt();
-    worker_.drop();
-  }
-  void interrupt() {
-    if (!worker_.is_closed()) worker_.use()->interrupt();
-  }
-  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
-
- private:
-  owned<copy_worker> worker_;
 };
 
 /// What an attached copy has, and its views keep: the mapped memory, and a hold on a version in it.
@@ -117,15 +90,7 @@ class attached_copy {
   attached_copy(const std::string& name, double timeout)
       : copy_{"AttachedCopy", made<tensorhub::attached_copy>(attached_to(name, time_of(timeout)))} {}
 
-  [[nodiscard]] nb::list tensors() const {
-    nb::list out;
-    for (const tensorhub::tensor_spec& each : copy_.use()->tensors()) {
-      nb::list shape;
-      for (const std::uint64_t extent : each.shape) shape.append(extent);
-      out.append(nb::make_tuple(each.name, std::string{to_string(each.type)}, nb::tuple(shape)));
-    }
-    return out;
-  }
+  [[nodiscard]] nb::list tensors() const { return all_told(copy_.use()->tensors()); }
   std::unique_ptr<held_copy> hold(const std::string& kind, std::uint64_t version, double timeout) {
     const auto copy = copy_.use();
     const auto selector = selector_of(kind, version);

@@ -1,7 +1,6 @@
 #pragma once
 /// \file doors.hpp
-/// The calls that publishers, subscribers and seeders share. A `Door` has `call(f)`, which runs `f(worker)`
-/// as `waited`.
+/// What the classes of workers and clients share.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -30,35 +29,80 @@ auto asked(Owner& owner, Question&& question) {
   return question(*whole);
 }
 
+/// A worker or client that Python owns, and whose calls may be interrupted.
+template <typename Object>
+class door {
+ public:
+  /// Runs `body(object)` as `waited`.
+  template <typename Call>
+  auto call(Call&& body) {
+    const auto whole = object_.use();
+    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
+  }
+  void interrupt() {
+    if (!is_closed()) object_.use()->interrupt();
+  }
+  /// Calls that run in other threads end soon, and the object with the last of them.
+  void close() {
+    interrupt();
+    object_.drop();
+  }
+  [[nodiscard]] bool is_closed() const { return object_.is_closed(); }
+
+  [[nodiscard]] std::uint64_t offloaded_bytes() const { return object_.use()->offloaded_bytes(); }
+  [[nodiscard]] std::uint64_t held_version() const { return object_.use()->held_version().value; }
+  [[nodiscard]] nb::dict statistics() const { return told(object_.use()->statistics()); }
+  void roll_back_to(std::uint64_t version, double timeout) {
+    call([&](auto& worker) { worker.roll_back_to(version, time_of(timeout)); });
+  }
+
+ protected:
+  door(std::string kind, std::shared_ptr<Object> object) : object_{std::move(kind), std::move(object)} {}
+  ~door() = default;
+
+  owned<Object> object_;
+};
+
+/// The same, of a worker that receives versions when it is told to.
+template <typename Worker>
+class receiving_door : public door<Worker> {
+ public:
+  [[nodiscard]] std::uint64_t newer() const {
+    return this->object_.use()->newer().value_or(tensorhub::version_number{}).value;
+  }
+  std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
+    return this->call(
+        [&](auto& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
+  }
+  /// Its memory may just be allocated.
+  [[nodiscard]] std::uint64_t held_version() {
+    return asked(this->object_, [](auto& worker) { return worker.held_version().value; });
+  }
+
+ protected:
+  using door<Worker>::door;
+  ~receiving_door() = default;
+};
+[[nodiscard]] inline tensorhub::update_reach reach_of(bool near_only) {
+  return near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
+}
+
 /// Questions, what the server is to retain, and the end of the object.
 template <typename Door>
 void bind_questions(nb::class_<Door>& door) {
   door.def("models", [](Door& self, const std::string& model, double timeout) {
-    nb::list out;
-    for (const auto& each : self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }))
-      out.append(told(each));
-    return out;
+    return all_told(self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }));
   });
   door.def("describe_model", [](Door& self, std::uint32_t shard, double timeout) {
-    const auto reply =
-        self.call([&](auto& worker) { return worker.describe_model(shard, time_of(timeout)); });
-    nb::list out;
-    for (const tensorhub::tensor_spec& each : reply.tensors) {
-      nb::list shape;
-      for (const std::uint64_t extent : each.shape) shape.append(extent);
-      out.append(nb::make_tuple(each.name, std::string{to_string(each.type)}, nb::tuple(shape)));
-    }
-    return out;
+    return all_told(
+        self.call([&](auto& worker) { return worker.describe_model(shard, time_of(timeout)); }).tensors);
   });
   door.def("why", [](Door& self, double timeout) {
     return self.call([&](auto& worker) { return worker.why(time_of(timeout)); });
   });
   door.def("stuck", [](Door& self, double older_than, double timeout) {
-    const auto reply =
-        self.call([&](auto& worker) { return worker.stuck(time_of(older_than), time_of(timeout)); });
-    nb::list out;
-    for (const auto& each : reply.entries) out.append(told(each));
-    return out;
+    return all_told(
+        self.call([&](auto& worker) { return worker.stuck(time_of(older_than), time_of(timeout)); }).entries);
   });
   door.def("retain", [](Door& self, std::uint32_t versions, double timeout) {
     self.call([&](auto& worker) { worker.retain(versions, time_of(timeout)); });

@@ -26,67 +26,25 @@ namespace tensorhub_python {
 
 namespace {
 
-/// What both kinds of publishers have.
-template <typename Worker>
-class publishing_door {
- public:
-  template <typename Call>
-  auto call(Call&& body) {
-    const auto worker = worker_.use();
-    return waited([&] { worker->interrupt(); }, [&] { return body(*worker); });
-  }
-  void roll_back_to(std::uint64_t version, double timeout) {
-    call([&](auto& worker) { worker.roll_back_to(version, time_of(timeout)); });
-  }
-  [[nodiscard]] std::uint64_t held_version() { return worker_.use()->held_version().value; }
-  [[nodiscard]] std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
-  [[nodiscard]] nb::dict statistics() { return told(worker_.use()->statistics()); }
-  /// Calls that run in other threads end soon, and the worker with the last of them.
-  void close() {
-    interrupt();
-    worker_.drop();
-  }
-  void interrupt() {
-    if (!worker_.is_closed()) worker_.use()->interrupt();
-  }
-  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
-
- protected:
-  publishing_door(std::string kind, const nb::dict& given, const tensorhub::worker_policies& policies)
-      : worker_{std::move(kind), made<Worker>(options_of(given), policies)} {}
-  ~publishing_door() = default;
-  [[nodiscard]] std::shared_ptr<Worker> worker() const { return worker_.use(); }
-
- private:
-  owned<Worker> worker_;
-};
-
 struct publisher_worker final : tensorhub::any_publisher {
   publisher_worker(tensorhub::worker_options options, const tensorhub::worker_policies& policies)
       : any_publisher{std::move(options), policies} {}
 };
 
-/// The tensors are a base, because they outlive the worker.
-struct publisher_tensors {
-  std::vector<kept_tensor> tensors;
-};
-
-class publisher : publisher_tensors, public publishing_door<publisher_worker> {
+class publisher : kept_tensors, public door<publisher_worker> {
  public:
   explicit publisher(const nb::dict& given) : publisher{given, chosen_policies_of(given)} {}
 
   void add(const std::string& name, nb::object tensor) {
     kept_tensor seen{name, std::move(tensor), {.may_be_on_device = order_.has_devices()}};
     const tensor_place& place = seen.place();
-    worker()->add(name, place.data, place.shape, place.type);
+    object_.use()->add(name, place.data, place.shape, place.type);
     tensors.push_back(std::move(seen));
   }
-  void check_tensors() const {
-    for (const kept_tensor& each : tensors) each.check_unmoved();
-  }
+  using kept_tensors::check_tensors;
   nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
                    std::optional<std::vector<std::string>> changed) {
-    const auto owner = worker();  // before the driver is asked: it may belong to a parent process
+    const auto owner = object_.use();  // before the driver is asked: it may belong to a parent process
     check_tensors();
     const auto marks = order_.before(tensors, stream);
     return told(call([&](auto& worker) {
@@ -96,7 +54,7 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
     }));
   }
   nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout, nb::handle stream) {
-    const auto owner = worker();  // before the driver is asked: it may belong to a parent process
+    const auto owner = object_.use();  // before the driver is asked: it may belong to a parent process
     check_tensors();
     const auto marks = order_.before(tensors, stream);
     return told(call([&](auto& worker) {
@@ -107,7 +65,7 @@ class publisher : publisher_tensors, public publishing_door<publisher_worker> {
 
  private:
   publisher(const nb::dict& given, const chosen_policies& chosen)
-      : publishing_door{"Publisher", given, chosen.policies}, order_{chosen.mark} {}
+      : door{"Publisher", made<publisher_worker>(options_of(given), chosen.policies)}, order_{chosen.mark} {}
 
   stream_order order_;
 };
@@ -118,12 +76,13 @@ struct arena_worker final : tensorhub::any_arena_publisher {
 };
 
 /// `tensorhub._core.Arena`.
-class arena : public publishing_door<arena_worker> {
+class arena : public door<arena_worker> {
  public:
-  explicit arena(const nb::dict& given) : publishing_door{"ArenaPublisher", given, policies_of(given)} {}
+  explicit arena(const nb::dict& given)
+      : door{"ArenaPublisher", made<arena_worker>(options_of(given), policies_of(given))} {}
 
   void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
-    worker()->add(name, shape, dtype_of(type));
+    object_.use()->add(name, shape, dtype_of(type));
     declared_[name] = {nullptr, dtype_of(type), shape};
   }
   void check_tensors() const {}
@@ -148,7 +107,7 @@ class arena : public publishing_door<arena_worker> {
       may_wait_ = false;
       return;
     }
-    const auto owner = worker();  // there are thousands, and none needs a thread that can be interrupted
+    const auto owner = object_.use();  // there are thousands, and none needs a thread that can be interrupted
     const waiting_calls::entry counted;
     const nb::gil_scoped_release python_goes_on;
     owner->put(name, content);

@@ -42,7 +42,7 @@ chosen_policies policies_for(const nb::dict& given, subscriber_mode mode) {
 /// In mode in_place into the tensors, else beside what is live.
 tensorhub::update_handle start(subscriber_worker& worker, tensorhub::version_selector which,
                                milliseconds timeout, bool near_only) {
-  const auto reach = near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
+  const auto reach = reach_of(near_only);
   if (worker.mode() == subscriber_mode::in_place) return worker.update_async(which, timeout, reach);
   return worker.stage_async(which, timeout, reach);
 }
@@ -163,7 +163,7 @@ class update {
   owned<running_update> running_;
 };
 
-class subscriber {
+class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
  public:
   subscriber(const nb::dict& given, const std::string& mode)
       : subscriber{given, tensorhub::subscriber_mode_named(mode)} {}
@@ -172,7 +172,7 @@ class subscriber {
   subscriber& operator=(const subscriber&) = delete;
 
   void add(const std::string& name, nb::object tensor) {
-    const auto whole = worker_.use();
+    const auto whole = object_.use();
     kept_tensor seen{name, std::move(tensor), {.written = true, .may_be_on_device = order_.has_devices()}};
     const tensor_place& place = seen.place();
     if (whole->mode() == subscriber_mode::double_buffered)
@@ -180,29 +180,22 @@ class subscriber {
                   "add is for subscribers in mode in_place or staged: in mode double_buffered the memory is "
                   "the library's, see allocate");
     whole->add(name, place.data, place.shape, place.type);
-    tensors_.push_back(std::move(seen));
+    tensors.push_back(std::move(seen));
   }
   void allocate(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
     const tensorhub::dtype element = dtype_of(type);
-    const auto whole = worker_.use();
+    const auto whole = object_.use();
     if (whole->mode() != subscriber_mode::double_buffered)
       throw error(errc::invalid_argument, "allocate is for subscribers in mode double_buffered");
     whole->add(name, shape, element);
     allocated_[name] = {nullptr, element, shape};
   }
-  void check_tensors() const {
-    for (const kept_tensor& each : tensors_) each.check_unmoved();
-  }
-  template <typename Call>
-  auto call(Call&& body) {
-    const auto whole = worker_.use();
-    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
-  }
+  using kept_tensors::check_tensors;
 
   nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only, bool retry,
                    nb::handle stream) {
     check_tensors();
-    const auto whole = worker_.use();
+    const auto whole = object_.use();
     const auto marks = before_writing(*whole, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) {
@@ -217,52 +210,40 @@ class subscriber {
   std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, double timeout,
                                         bool near_only, nb::handle stream) {
     check_tensors();
-    const auto whole = worker_.use();
+    const auto whole = object_.use();
     const auto marks = before_writing(*whole, stream);
     tensorhub::update_handle begun = call([&](subscriber_worker& worker) {
       const milliseconds left = await(marks, time_of(timeout), worker);
       return start(worker, selector_of(kind, version), left, near_only);
     });
-    return std::make_unique<update>(made<running_update>(
-        running_update{{whole, views_},
-                       std::move(begun),
-                       whole->mode() == subscriber_mode::in_place ? &tensors_ : nullptr}));
+    return std::make_unique<update>(made<running_update>(running_update{
+        {whole, views_}, std::move(begun), whole->mode() == subscriber_mode::in_place ? &tensors : nullptr}));
   }
   nb::dict install(double timeout, bool retry, nb::handle stream) {
     check_tensors();
-    const auto whole = worker_.use();
-    const auto marks = order_.before(tensors_, stream);
+    const auto whole = object_.use();
+    const auto marks = order_.before(tensors, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) { return worker.install(left); };
       const milliseconds left = await(marks, time_of(timeout), worker);
       return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
-  std::uint64_t newer() { return worker_.use()->newer().value_or(tensorhub::version_number{}).value; }
-  std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
-    return call([&](subscriber_worker& worker) {
-      return worker.wait(selector_of(kind, version), time_of(timeout)).value;
-    });
-  }
-  std::uint64_t held_version() {
-    return asked(worker_, [](subscriber_worker& worker) { return worker.held_version().value; });
-  }
   bool holds_what_is_live() {
-    return asked(worker_, [](subscriber_worker& worker) { return worker.holds_what_is_live(); });
+    return asked(object_, [](subscriber_worker& worker) { return worker.holds_what_is_live(); });
   }
   std::uint64_t staged_version() {
-    return asked(worker_, [](subscriber_worker& worker) { return worker.staged_version().value; });
+    return asked(object_, [](subscriber_worker& worker) { return worker.staged_version().value; });
   }
   /// The live bytes of an allocated tensor.
   nb::object tensor(const std::string& name) {
     const auto find = [&name](subscriber_worker& worker) { return worker.tensor(name); };
-    const void* const data = asked(worker_, find);
+    const void* const data = asked(object_, find);
     const tensor_place& place = allocated_.at(name);
-    return view_in({worker_.use(), views_}, data, place.shape, place.type);
+    return view_in({object_.use(), views_}, data, place.shape, place.type);
   }
-  std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
   nb::list statistics() {
-    const auto whole = worker_.use();
+    const auto whole = object_.use();
     nb::list out;
     out.append(told(whole->statistics()));
     if (whole->mode() != subscriber_mode::in_place) out.append(told(whole->stage_statistics()));
@@ -271,33 +252,29 @@ class subscriber {
   /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of
   /// its memory, it serves nothing from now on, and ends with the last view.
   void close() {
-    if (worker_.is_usable()) interrupt();
+    if (object_.is_usable()) interrupt();
     serve_no_views();
-    worker_.drop();
+    object_.drop();
   }
-  void interrupt() {
-    if (!worker_.is_closed()) worker_.use()->interrupt();
-  }
-  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
 
  private:
   subscriber(const nb::dict& given, subscriber_mode mode)
       : subscriber{given, mode, policies_for(given, mode)} {}
   subscriber(const nb::dict& given, subscriber_mode mode, const chosen_policies& chosen)
-      : who_{options_of(given)},
-        order_{chosen.mark},
-        worker_{"Subscriber", made<subscriber_worker>(options_of(given), mode, chosen.policies)} {}
+      : receiving_door{"Subscriber", made<subscriber_worker>(options_of(given), mode, chosen.policies)},
+        who_{options_of(given)},
+        order_{chosen.mark} {}
 
   /// A stage touches no tensor of the caller.
   [[nodiscard]] std::unique_ptr<stream_marks> before_writing(const subscriber_worker& whole,
                                                              nb::handle stream) const {
     if (whole.mode() != subscriber_mode::in_place) return nullptr;
-    return order_.before(tensors_, stream);
+    return order_.before(tensors, stream);
   }
   /// Views keep the worker, but not the tensors that it would go on serving.
   void serve_no_views() const {
-    if (!worker_.is_usable() || views_.use_count() == 1) return;
-    const auto whole = worker_.use();
+    if (!object_.is_usable() || views_.use_count() == 1) return;
+    const auto whole = object_.use();
     const nb::gil_scoped_release python_goes_on;
     try {
       whole->leave(milliseconds{0});
@@ -307,10 +284,8 @@ class subscriber {
 
   tensorhub::worker_options who_;
   stream_order order_;
-  std::vector<kept_tensor> tensors_;  // outlive what serves them
   std::map<std::string, tensor_place> allocated_;
   std::shared_ptr<int> views_ = std::make_shared<int>();  // counts them
-  owned<subscriber_worker> worker_;
 };
 
 struct seeder_worker final : tensorhub::any_seeder {
@@ -318,34 +293,15 @@ struct seeder_worker final : tensorhub::any_seeder {
       : any_seeder{std::move(options), std::move(policies)} {}
 };
 
-class seeder {
+class seeder : public door<seeder_worker> {
  public:
   explicit seeder(const nb::dict& given)
-      : worker_{"Seeder", made<seeder_worker>(options_of(given), policies_of(given))} {}
+      : door{"Seeder", made<seeder_worker>(options_of(given), policies_of(given))} {}
 
-  template <typename Call>
-  auto call(Call&& body) {
-    const auto whole = worker_.use();
-    return waited([&] { whole->interrupt(); }, [&] { return body(*whole); });
-  }
   std::uint64_t wait(std::uint64_t version, double timeout) {
     return call([&](seeder_worker& worker) { return worker.wait(version, time_of(timeout)).value; });
   }
-  std::uint64_t offloaded_bytes() { return worker_.use()->offloaded_bytes(); }
-  std::uint64_t held_version() { return worker_.use()->held_version().value; }
-  std::string last_failure() { return worker_.use()->last_failure(); }
-  nb::dict statistics() { return told(worker_.use()->statistics()); }
-  void interrupt() {
-    if (!worker_.is_closed()) worker_.use()->interrupt();
-  }
-  void close() {
-    interrupt();
-    worker_.drop();
-  }
-  [[nodiscard]] bool is_closed() const { return worker_.is_closed(); }
-
- private:
-  owned<seeder_worker> worker_;
+  std::string last_failure() { return object_.use()->last_failure(); }
 };
 
 }  // namespace

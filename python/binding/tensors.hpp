@@ -58,6 +58,15 @@ class kept_tensor {
   any_array exported_;  // of protocol dlpack: the memory cannot move while this lives
 };
 
+/// Those of one worker: a base before that of the worker, because they outlive it.
+struct kept_tensors {
+  std::vector<kept_tensor> tensors;
+
+  void check_tensors() const {
+    for (const kept_tensor& each : tensors) each.check_unmoved();
+  }
+};
+
 /// "f32" and its like; throws `invalid_argument` for other names.
 [[nodiscard]] tensorhub::dtype dtype_of(const std::string& name);
 

@@ -193,4 +193,10 @@ nb::dict told(const tensorhub::stuck_entry& entry) {
   return out;
 }
 
+nb::tuple told(const tensorhub::tensor_spec& tensor) {
+  nb::list shape;
+  for (const std::uint64_t extent : tensor.shape) shape.append(extent);
+  return nb::make_tuple(tensor.name, std::string{to_string(tensor.type)}, nb::tuple(shape));
+}
+
 }  // namespace tensorhub_python
