@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   try {
     const layout made{tensors, chunk_bytes};
     check(made);
-    fuzz::require(first_difference(made, made).empty(), "a layout is itself");
+    fuzz::require(first_difference(made, made, "itself").empty(), "a layout is itself");
     fuzz::require(layout{tensors, chunk_bytes}.digest() == made.digest(), "a digest is of the layout alone");
   } catch (const error& e) {
     fuzz::require(e.code() == errc::invalid_argument || e.code() == errc::limit_exceeded,

@@ -19,9 +19,8 @@ TEST_CASE("catalog: a layout that differs is refused with the first tensor that 
   const auto reply = server.ask<messages::join_reply>({2}, join);
   CHECK(reply.result.code == errc::layout_mismatch);
   CHECK(reply.result.sentence ==
-        "the layout differs from that of model 'policy', shard 0/1, at tensor 1: 'wk' f32 [8, 9] here, 'wk' "
-        "f32 "
-        "[8, 8] there");
+        "the layout differs from that of model 'policy', shard 0/1, which its first worker has set, at "
+        "tensor 1: 'wk' f32 [8, 9] in this worker, 'wk' f32 [8, 8] in the model");
   CHECK_FALSE(server.core.knows({2}));
 }
 

@@ -273,18 +273,20 @@ TEST_CASE("layout: the digest knows where a name ends and how many dimensions th
 }
 
 TEST_CASE("layout: the first difference is a sentence that names it") {
-  const layout here{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, chunk};
-  CHECK(first_difference(here, here).empty());
+  const auto from_the_models = [](const layout& workers, const layout& models) {
+    return first_difference(workers, models, "the model");
+  };
+  const layout both{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, chunk};
+  const layout one{{{"wq", dtype::f32, {8, 8}}}, chunk};
+  CHECK(from_the_models(both, both).empty());
   CHECK(
-      first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, chunk}).empty());
-  CHECK(first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 2048}) ==
-        "chunk_bytes is 1024 here, 2048 there");
-  CHECK(first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}, {"bias", dtype::bf16, {9}}}, chunk}) ==
-        "tensor 1: 'norm' f32 [8] here, 'bias' bf16 [9] there");
-  CHECK(first_difference(here, layout{{{"wq", dtype::f32, {8, 8}}}, chunk}) ==
-        "tensor 1: 'norm' f32 [8] here, nothing there");
-  CHECK(first_difference(layout{{{"wq", dtype::f32, {8, 8}}}, chunk}, here) ==
-        "tensor 1: nothing here, 'norm' f32 [8] there");
+      from_the_models(both, layout{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, chunk}).empty());
+  CHECK(from_the_models(both, layout{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 2048}) ==
+        "chunk_bytes: 1024 in this worker, 2048 in the model");
+  CHECK(from_the_models(both, layout{{{"wq", dtype::f32, {8, 8}}, {"bias", dtype::bf16, {9}}}, chunk}) ==
+        "tensor 1: 'norm' f32 [8] in this worker, 'bias' bf16 [9] in the model");
+  CHECK(from_the_models(both, one) == "tensor 1: 'norm' f32 [8] in this worker, nothing in the model");
+  CHECK(from_the_models(one, both) == "tensor 1: nothing in this worker, 'norm' f32 [8] in the model");
 }
 
 // ---- limits

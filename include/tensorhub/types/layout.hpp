@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tensorhub/config.hpp"
@@ -112,9 +113,11 @@ class layout {
 /// The chunks that these tensors' bytes are in (by position), each once, in their order.
 [[nodiscard]] std::vector<chunk_index> chunks_of(const layout& shape, std::span<const std::size_t> tensors);
 
-/// The first difference between two layouts, as a sentence ("tensor 3: 'wq' f32 [8, 8] here, 'wk' f32 [8, 8]
-/// there"), or empty if they agree.
-[[nodiscard]] std::string first_difference(const layout& here, const layout& there);
+/// The first difference between a worker's layout and another one, as a sentence that calls that one
+/// `the_other` ("tensor 3: 'wq' f32 [8, 8] in this worker, 'wk' f32 [8, 8] in the model"); empty if they
+/// agree.
+[[nodiscard]] std::string first_difference(const layout& workers, const layout& other,
+                                           std::string_view the_other);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
 

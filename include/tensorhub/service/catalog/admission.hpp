@@ -199,7 +199,8 @@ class admission {
       if (known) {
         return {errc::layout_mismatch,
                 "the layout differs from that of model '" + join.model + "', shard " + to_string(join.shard) +
-                    ", at " + first_difference(offered, *model->second.layouts[join.shard.index])};
+                    ", which its first worker has set, at " +
+                    first_difference(offered, *model->second.layouts[join.shard.index], "the model")};
       }
       model_state& state = core_.models[join.model];
       if (state.shards == 0) {

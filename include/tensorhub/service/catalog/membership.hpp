@@ -478,10 +478,9 @@ class membership {
       case verdict::silent:
         return {errc::disconnected, "the server did not hear from this worker and declared it dead"};
       case verdict::replaced:
-        return {
-            errc::replaced,
-            "a newer process has taken this worker's place: it has the same model, replica and shard; give "
-            "each process a replica name of its own"};
+        return {errc::replaced,
+                "a newer process has taken this worker's place: it has the same model, replica and shard; "
+                "give each process a replica name of its own"};
       case verdict::earlier:
         return {errc::disconnected,
                 "an earlier server declared this worker dead, and its sources have cut it off"};

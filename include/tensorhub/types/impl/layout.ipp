@@ -127,22 +127,21 @@ TENSORHUB_DECL std::vector<chunk_index> chunks_of(const layout& shape, std::span
   return chunks;
 }
 
-TENSORHUB_DECL std::string first_difference(const layout& here, const layout& there) {
-  if (here.chunk_bytes() != there.chunk_bytes()) {
-    return "chunk_bytes is " + std::to_string(here.chunk_bytes()) + " here, " +
-           std::to_string(there.chunk_bytes()) + " there";
-  }
+TENSORHUB_DECL std::string first_difference(const layout& workers, const layout& other,
+                                            std::string_view the_other) {
+  const auto differ = [&](const std::string& ours, const std::string& theirs) {
+    return ours + " in this worker, " + theirs + " in " + std::string{the_other};
+  };
+  if (workers.chunk_bytes() != other.chunk_bytes())
+    return "chunk_bytes: " +
+           differ(std::to_string(workers.chunk_bytes()), std::to_string(other.chunk_bytes()));
   const auto text = [](std::span<const tensor_spec> list, std::size_t i) {
     return i < list.size() ? "'" + list[i].name + "' " + describe(list[i]) : std::string{"nothing"};
   };
-  const std::size_t count = std::max(here.tensors().size(), there.tensors().size());
-  for (std::size_t i = 0; i < count; ++i) {
-    const bool equal =
-        i < here.tensors().size() && i < there.tensors().size() && here.tensors()[i] == there.tensors()[i];
-    if (!equal) {
-      return "tensor " + std::to_string(i) + ": " + text(here.tensors(), i) + " here, " +
-             text(there.tensors(), i) + " there";
-    }
+  const auto ours = workers.tensors(), theirs = other.tensors();
+  for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    if (i >= ours.size() || i >= theirs.size() || ours[i] != theirs[i])
+      return "tensor " + std::to_string(i) + ": " + differ(text(ours, i), text(theirs, i));
   }
   return {};
 }

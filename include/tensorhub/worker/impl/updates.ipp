@@ -102,8 +102,9 @@ TENSORHUB_DECL update_report worker_updates::update_from(worker_state& neighbour
   if (!held) throw whole_->failure(errc::not_found, "the worker to copy from holds no version");
   whole_->ensure_joined(until);
   if (whole_->shape.digest() != neighbour.shape.digest()) {
-    throw whole_->failure(errc::layout_mismatch, "the worker to copy from has other tensors: " +
-                                                     first_difference(whole_->shape, neighbour.shape));
+    throw whole_->failure(errc::layout_mismatch,
+                          "the worker to copy from has other tensors: " +
+                              first_difference(whole_->shape, neighbour.shape, "that one"));
   }
   copied_from_.emplace(copy_origin{&neighbour, *held});
   struct forget {

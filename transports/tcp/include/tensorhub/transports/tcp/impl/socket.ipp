@@ -228,9 +228,8 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, cons
   }
   if (tensorhub::detail::is_local_host(where->host))
     trouble +=
-        " (that is this machine: the peer has ended here, or a peer on another one has to set its "
-        "listen_host "
-        "or advertised_host)";
+        " (that is this machine: the peer has ended, or it is on another machine and has to set its "
+        "listen_host or advertised_host)";
   throw error(errc::transport_failed, prefix + "cannot connect to " + address + ": " + trouble);
 }
 
