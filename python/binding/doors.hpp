@@ -5,8 +5,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "calls.hpp"
 
@@ -29,7 +33,8 @@ auto asked(Owner& owner, Question&& question) {
   return question(*whole);
 }
 
-/// A worker or client that Python owns, and whose calls may be interrupted.
+/// A worker or client that Python owns, and whose calls may be interrupted. What an object does not have is not
+/// bound.
 template <typename Object>
 class door {
  public:
@@ -83,6 +88,7 @@ class receiving_door : public door<Worker> {
   using door<Worker>::door;
   ~receiving_door() = default;
 };
+
 [[nodiscard]] inline tensorhub::update_reach reach_of(bool near_only) {
   return near_only ? tensorhub::update_reach::prefer_local : tensorhub::update_reach::anywhere;
 }

@@ -134,6 +134,8 @@ class AttachedCopy(Closable):
         super().__init__()
 
     def __repr__(self) -> str:
+        if self._is_of_a_parent:
+            return f"AttachedCopy({self._name!r}, made before fork())"
         return f"AttachedCopy({self._name!r}, {'closed' if self.is_closed else f'version {self.live_version}'})"
 
     def close(self) -> None:

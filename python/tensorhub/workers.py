@@ -162,7 +162,7 @@ def _given(server: str | ReferenceServer, model: str, replica: str, options: Opt
         if not isinstance(group, kind):
             raise TypeError(f"option {name} is {group!r}: give a tensorhub.{kind.__name__}")
         plain.update({field.name: getattr(group, field.name) for field in fields(group)})
-    for name in options.keys() - Options.__annotations__.keys():
+    for name in sorted(options.keys() - Options.__annotations__.keys()):
         near = difflib.get_close_matches(name, Options.__annotations__, 1)
         hint = f"did you mean {near[0]!r}?" if near else "tensorhub.Options has them all"
         raise InvalidArgument(f"there is no option {name!r}: {hint}")
@@ -182,7 +182,7 @@ def _number(version: int, argument: str = "version") -> int:
     except TypeError:
         raise TypeError(f"{argument} is {version!r}, of type {type(version).__name__}: give a whole number") from None
     if not 0 <= number < 2**64:
-        raise InvalidArgument(f"{argument} is {number}: versions count from 1")
+        raise InvalidArgument(f"{argument} is {number}: versions are from 1 to 2**64 - 1")
     return number
 
 

@@ -487,7 +487,7 @@ def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceSer
             call("7")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"version is 7\.0, of type float: give a whole number"):
             call(7.0)  # type: ignore[arg-type]
-        with pytest.raises(th.InvalidArgument, match="version is -7: versions count from 1"):
+        with pytest.raises(th.InvalidArgument, match="version is -7: versions are from 1"):
             call(-7)
     with pytest.raises(TypeError, match=r"at_least is 7\.5, of type float"):
         rollout.update(at_least=7.5)  # type: ignore[arg-type]

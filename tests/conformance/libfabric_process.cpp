@@ -106,7 +106,7 @@ std::uint16_t port_of(const tensorhub::transport_address& address) {
   return static_cast<std::uint16_t>(std::stoul(text.substr(text.rfind(':') + 1)));
 }
 
-std::string error_of(const auto& work) {
+std::string sentence_of(const auto& work) {
   try {
     work();
   } catch (const tensorhub::error& thrown) {
@@ -232,9 +232,9 @@ TEST_CASE("libfabric: connecting to a process that is gone, and to one that is s
       own.endpoint.emplace(own.through.connect(own.queue, source.address, source_id, 300ms));
     };
     // A stopped process's kernel accepts connections, but nobody says welcome.
-    CHECK(!error_of(connect).empty());
+    CHECK(!sentence_of(connect).empty());
     source.end();
-    CHECK(!error_of(connect).empty());
+    CHECK(!sentence_of(connect).empty());
   }
 }
 
@@ -278,7 +278,7 @@ TEST_CASE("libfabric: strangers at the address: an error that names it, in time"
     libfabric through{{}, reader_id};
     auto queue = through.make_queue(1);
     const std::string sentence =
-        error_of([&] { const auto never = through.connect(queue, somebody.address, source_id, 700ms); });
+        sentence_of([&] { const auto never = through.connect(queue, somebody.address, source_id, 700ms); });
     CHECK_MESSAGE(!sentence.empty(), sentence);
   }
   libfabric through{{}, reader_id};
@@ -286,39 +286,39 @@ TEST_CASE("libfabric: strangers at the address: an error that names it, in time"
   for (const std::string text : {"tcp://127.0.0.1:1", "libfabric://", "libfabric://tcp/msg/2/zz",
                                  "libfabric://tcp/msg/2/7f00", "libfabric://tcp/msg/99999999999999/00"}) {
     const std::string sentence =
-        error_of([&] { const auto never = through.connect(queue, {text}, source_id, 700ms); });
+        sentence_of([&] { const auto never = through.connect(queue, {text}, source_id, 700ms); });
     CHECK_MESSAGE(contains(sentence, text), sentence);
   }
   const libfabric other{options_of("shm"), source_id};
   const std::string sentence =
-      error_of([&] { const auto never = through.connect(queue, other.address(), source_id, 700ms); });
+      sentence_of([&] { const auto never = through.connect(queue, other.address(), source_id, 700ms); });
   CHECK_MESSAGE(contains(sentence, "both sides must use the same"), sentence);
 }
 
 TEST_CASE("libfabric: options that cannot be met: the sentence says what there is") {
-  const auto sentence_of = [](const libfabric::options& options) {
-    return error_of([&] { const libfabric never{options, source_id}; });
+  const auto refusal_of = [](const libfabric::options& options) {
+    return sentence_of([&] { const libfabric never{options, source_id}; });
   };
-  const std::string nobody = sentence_of(options_of("nobody"));
+  const std::string nobody = refusal_of(options_of("nobody"));
   CHECK_MESSAGE(contains(nobody, "no provider 'nobody'"), nobody);
   CHECK_MESSAGE(contains(nobody, "tcp"), nobody);
   CHECK_MESSAGE(contains(nobody, "shm"), nobody);
-  const std::string unnamed = sentence_of(options_of(""));
+  const std::string unnamed = refusal_of(options_of(""));
   CHECK_MESSAGE(contains(unnamed, "no provider is named"), unnamed);
   libfabric::options options = options_of("tcp");
   options.domain = "ib9";
-  CHECK_MESSAGE(contains(sentence_of(options), "no domain (network device) 'ib9'"), sentence_of(options));
+  CHECK_MESSAGE(contains(refusal_of(options), "no domain (network device) 'ib9'"), refusal_of(options));
   options = options_of("tcp");
   options.fabric = "10.9.8.0/24";
-  CHECK_MESSAGE(contains(sentence_of(options), "no fabric '10.9.8.0/24'"), sentence_of(options));
+  CHECK_MESSAGE(contains(refusal_of(options), "no fabric '10.9.8.0/24'"), refusal_of(options));
   options = options_of("tcp");
   options.listen_host = "192.0.2.77";
-  CHECK_MESSAGE(contains(sentence_of(options), "192.0.2.77"), sentence_of(options));
+  CHECK_MESSAGE(contains(refusal_of(options), "192.0.2.77"), refusal_of(options));
   options = options_of("shm");
   options.endpoint_type = tensorhub::transports::fabric_endpoint::connected;
-  CHECK_MESSAGE(contains(sentence_of(options), "connected (FI_EP_MSG)"), sentence_of(options));
+  CHECK_MESSAGE(contains(refusal_of(options), "connected (FI_EP_MSG)"), refusal_of(options));
   const libfabric first{options_of("tcp"), source_id};
-  const std::string taken = sentence_of(options_of("tcp", port_of(first.address())));
+  const std::string taken = refusal_of(options_of("tcp", port_of(first.address())));
   CHECK_MESSAGE(contains(taken, "cannot listen at 127.0.0.1"), taken);
 }
 

@@ -29,7 +29,7 @@ TEST_CASE("kill -9 of the only source: its reader's word and a broken connection
   child_process source{[&] { return publish_and_stay(pipe.hear(), large_words); }};
   said_lines said;
   tensorhub::reference_server_options how;
-  how.catalog.worker_timeout = 60s;  // longer than this test waits for anything
+  how.catalog.worker_timeout = 180s;  // longer than this test waits for anything
   how.catalog.heartbeat_interval = 200ms;
   how.log = said.writer();
   hub::reference_server server{how};

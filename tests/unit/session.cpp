@@ -494,6 +494,22 @@ TEST_CASE("session: the deadline of an update names what was waited for") {
     worker.answer(reply);
     CHECK(worker.result(ticket).value().outcome.sentence == "no such version");
   }
+  SUBCASE("a version, and the server is late as well") {
+    const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(2s));
+    worker.core.end_by(worker.in(2200ms));
+    static_cast<void>(worker.sent_body<messages::update_request>());
+    SUBCASE("says nothing") {
+      worker.pass_heard(2100ms);
+    }
+    SUBCASE("names sources") {
+      worker.pass_heard(2050ms);
+      worker.answer(driver::assign(driver::source(9)));
+    }
+    CHECK(worker.sent_body<messages::finish_request>().intact);
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.sentence ==
+          "the deadline passed while waiting for a version (at least 9)");
+  }
   SUBCASE("bytes") {
     const auto ticket = worker.start_update(3, 2000ms);
     worker.pass_heard(2000ms);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file server_groups.hpp
-/// Options that name the servers of many models: "tcp://a:5570, tcp://a2:5570 | tcp://b:5570". Between bars
+/// Options that name servers, also those of many models: "tcp://a:5570, tcp://a2:5570 | tcp://b:5570". Between bars
 /// are groups, which share nothing; the servers of one group may take over from each other. Each model
 /// belongs to one group.
 
@@ -22,9 +22,9 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// alike.
 [[nodiscard]] std::size_t group_of_model(std::string_view model, std::size_t groups) noexcept;
 
-/// "host:port" with a port that exists, which ZeroMQ does not check (it takes 65537 for 1). Other protocols
-/// than tcp have none.
-[[nodiscard]] bool has_tcp_port(std::string_view address, unsigned lowest) noexcept;
+/// An address of a server: "tcp://host:port" with a port from `lowest` on that exists, which ZeroMQ does not
+/// check (it takes 65537 for 1), or one of another protocol.
+[[nodiscard]] bool is_server_address(std::string_view address, unsigned lowest) noexcept;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
 

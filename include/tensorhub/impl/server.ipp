@@ -54,7 +54,7 @@ class catalog_server::loop {
         socket_.set(zmq::sockopt::router_handover,
                     true);  // to the same secret name, after a broken connection
       }
-      if (!options_.address.ends_with(":*") && !detail::has_tcp_port(options_.address, 0))
+      if (!options_.address.ends_with(":*") && !detail::is_server_address(options_.address, 0))
         throw error(errc::transport_failed, "the reference server cannot listen at '" + options_.address +
                                                 "': expected tcp://host:port, with port 0 for any");
       socket_.bind(options_.address);

@@ -162,7 +162,7 @@ class session : public session_detail::operations {
 
   /// Switches to the next server of the list. That server does not know this worker and will answer with a
   /// goodbye.
-  void try_next_server(time_point now) { move_to_server(now, next_server()); }
+  void try_next_server(time_point now) { move_to_server(now, order_next_server()); }
   /// This server does not take the worker over. Workers of one process share a connection, and each may be
   /// refused where another one belongs: a session that all servers have refused pauses for a server_timeout.
   void go_elsewhere(time_point now);

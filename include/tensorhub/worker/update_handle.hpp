@@ -22,8 +22,9 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 struct update_state;
 
-/// Made by `update_async` (worker.hpp) and its like, whose worker must outlive it. Its destruction cancels
-/// the update and waits until it has ended; of an update that has ended it needs no worker, nor does `wait`.
+/// Made by `update_async` (worker.hpp) and its like, whose worker must outlive the update. The destruction
+/// of the handle cancels the update and waits until it has ended. After that the handle needs its worker for
+/// `progress` and `tensors` only.
 class update_handle {
  public:
   update_handle(update_handle&&) noexcept = default;

@@ -130,7 +130,7 @@ class worker {
                                       update_reach reach = update_reach::anywhere);
 
   /// Like `update`, in a thread of its own; the operation has begun when this returns. The worker must
-  /// outlive the handle. `ahead`: where it would wait for a version, it may read one that is open (see
+  /// outlive the update. `ahead`: where it would wait for a version, it may read one that is open (see
   /// `open`), and ends when that one is whole; it fails with `unavailable` if that never happens.
   [[nodiscard]] TENSORHUB_DECL update_handle update_async(
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
@@ -156,7 +156,8 @@ class worker {
   /// again: see `update`.
   [[nodiscard]] TENSORHUB_DECL std::optional<version_number> newer();
 
-  /// Waits until such a version is available; reads nothing.
+  /// Waits until such a version is available; reads nothing. The server's word that none has come ends it up
+  /// to 250 ms before the timeout.
   TENSORHUB_DECL version_number wait(version_selector selector,
                                      std::chrono::milliseconds timeout = defaults::update_timeout);
 

@@ -38,7 +38,7 @@ TENSORHUB_DECL std::size_t group_of_model(std::string_view model, std::size_t gr
   return best;
 }
 
-TENSORHUB_DECL bool has_tcp_port(std::string_view address, unsigned lowest) noexcept {
+TENSORHUB_DECL bool is_server_address(std::string_view address, unsigned lowest) noexcept {
   constexpr std::string_view scheme = "tcp://";
   if (!address.starts_with(scheme)) return address.find("://") != address.npos;
   address.remove_prefix(scheme.size());

@@ -42,7 +42,7 @@ class control_connection::loop {
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
         handshakes_{*context_, socket_, detail::handshake_failures} {
     for (const std::string& each : addresses_) {
-      if (!detail::has_tcp_port(each, 1)) refuse(each, "");
+      if (!detail::is_server_address(each, 1)) refuse(each, "");
     }
     try {
       if (security_) {
@@ -175,12 +175,12 @@ class control_connection::loop {
     return true;
   }
 
-  /// Connects to `address_`, and expects the server key that `security_` names for it.
   [[noreturn]] static void refuse(const std::string& address, const std::string& why) {
     throw error(errc::invalid_argument, "invalid server address '" + address + "'" + why +
                                             ": expected tcp://host:port, with a port from 1 to 65535");
   }
 
+  /// To `address_`, with the server key that `security_` names for it.
   void connect() {
     if (security_) socket_.set(zmq::sockopt::curve_serverkey, for_server(*security_, current_).server_key);
     socket_.connect(address_);

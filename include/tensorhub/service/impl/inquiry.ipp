@@ -43,7 +43,7 @@ TENSORHUB_DECL void inquiry::receive(time_point now, const messages::envelope& e
 }
 
 TENSORHUB_DECL void inquiry::advance(time_point now) {
-  if (now >= patience()) move_to_server(now, next_server());
+  if (now >= patience()) move_to_server(now, order_next_server());
   outbox_.repeat(now, false);
   end_late_requests(now);
 }

@@ -169,7 +169,7 @@ class operations : public questions {
   /// Pre-condition: the call is at `draining`.
   [[nodiscard]] time_point drains_until() const noexcept;
   /// Where the server has the same deadline, its word is waited for a little longer: it says what there is.
-  [[nodiscard]] TENSORHUB_DECL time_point expires_at() const noexcept;
+  [[nodiscard]] time_point expires_at() const noexcept;
 
   /// Reports to the server that this shard's update failed; the call ends with the answer. `held`: the
   /// version that the memory holds now, if the server's record may differ.

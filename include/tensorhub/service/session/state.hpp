@@ -100,7 +100,7 @@ class state {
   /// The time until which the server may be silent; never: there is no other server, or no open request.
   [[nodiscard]] time_point patience() const noexcept;
   /// Orders the connection to use the next server of the list; the session itself has to move there.
-  [[nodiscard]] std::size_t next_server();
+  [[nodiscard]] std::size_t order_next_server();
 
   /// The number of the running call; zero while the server has not announced it.
   [[nodiscard]] operation_counter known_counter() const noexcept {

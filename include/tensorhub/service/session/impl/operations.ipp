@@ -350,6 +350,8 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
   operation_->ordinal = reply.ordinal;
   operation_->previous = held_;
   operation_->lost = reply.lost;
+  if (now >= operation_->deadline)  // the server's word was waited for (expires_at), and these are sources
+    return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
   const bool drained = reply.sources.front().drained;
   const auto* call = get_if<messages::update_request>(&pending.body);
   operation_->told = drained && call != nullptr && call->shows;

@@ -12,7 +12,7 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 TENSORHUB_DECL session_ticket questions::wait(time_point now, const version_selector& selector,
                                               time_point deadline) {
   // The server ends the wait a little earlier: its sentence says what there is.
-  const std::uint32_t left = session_detail::milliseconds_until(now, deadline);
+  const std::uint32_t left = milliseconds_until(now, deadline);
   return ask(now, messages::wait_request{selector, left - std::min<std::uint32_t>(left / 10, 250)}, deadline);
 }
 

@@ -33,7 +33,7 @@ TENSORHUB_DECL time_point state::patience() const noexcept {
   return std::max(contact_.heard, contact_.asked_since) + options_.server_timeout;
 }
 
-TENSORHUB_DECL std::size_t state::next_server() {
+TENSORHUB_DECL std::size_t state::order_next_server() {
   const std::size_t next = (contact_.server + 1) % options_.servers;
   act(session_actions::use_server{next});
   return next;
