@@ -33,8 +33,8 @@ auto asked(Owner& owner, Question&& question) {
   return question(*whole);
 }
 
-/// A worker or client that Python owns, and whose calls may be interrupted. What an object does not have is not
-/// bound.
+/// A worker or client that Python owns, and whose calls may be interrupted. What an object does not have is
+/// not bound.
 template <typename Object>
 class door {
  public:

@@ -1,8 +1,8 @@
 #pragma once
 /// \file server_groups.hpp
-/// Options that name servers, also those of many models: "tcp://a:5570, tcp://a2:5570 | tcp://b:5570". Between bars
-/// are groups, which share nothing; the servers of one group may take over from each other. Each model
-/// belongs to one group.
+/// Options that name servers, also those of many models: "tcp://a:5570, tcp://a2:5570 | tcp://b:5570".
+/// Between bars are groups, which share nothing; the servers of one group may take over from each other.
+/// Each model belongs to one group.
 
 #include <cstddef>
 #include <string>
