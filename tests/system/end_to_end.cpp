@@ -199,18 +199,17 @@ TEST_CASE("update_async: progress, result, cancel") {
 }
 
 TEST_CASE("a server that is restarted at the same address learns everything again") {
-  std::string address;
-  trainer* source = nullptr;
-  std::unique_ptr<trainer> holder;
-  {
-    hub::reference_server server;
-    address = server.address();
-    holder = std::make_unique<trainer>(who(address, "trainer-0"));
-    source = holder.get();
-    source->memory.fill(3);
-    source->worker.publish(3);
-  }
-  std::unique_ptr<hub::reference_server> server;
+  auto server = std::make_unique<hub::reference_server>();
+  const std::string address = server->address();
+  said_lines said;
+  auto of_source = who(address, "trainer-0");
+  of_source.server_timeout = 200ms;
+  of_source.log = said.writer();
+  trainer source{of_source};
+  source.publish(3);
+  server.reset();
+  CHECK(comes_true([&] { return contains(said.text(), "at " + address + " is silent"); }));
+  CHECK(!contains(said.text(), "answers again"));
   REQUIRE(comes_true([&] {  // ZeroMQ gives the port back a moment after the old server is gone
     return code_of([&] {
              server = std::make_unique<hub::reference_server>(
@@ -220,5 +219,6 @@ TEST_CASE("a server that is restarted at the same address learns everything agai
   rollout reader{who(address, "rollout-0")};
   CHECK(reader.worker.update(latest, 20s).version == 3);
   CHECK(reader.memory.holds(3));
-  CHECK(!source->worker.unpublish().forced);
+  CHECK(comes_true([&] { return contains(said.text(), "at " + address + " answers again"); }));
+  CHECK(!source.worker.unpublish().forced);
 }

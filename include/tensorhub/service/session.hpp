@@ -77,6 +77,12 @@ class session : public session_detail::operations {
   /// register the memory.
   void reachable_at(transport_address address) { options_.address = std::move(address); }
 
+  /// The server has told this member nothing for `server_timeout`, nor for three heartbeats.
+  [[nodiscard]] bool server_is_silent(time_point now) const noexcept {
+    return joined() &&
+           now > contact_.heard + std::max<duration>(options_.server_timeout, 3 * heartbeat_interval_);
+  }
+
   /// Received chunks, for the scheduler: each heartbeat reports them.
   void progress(std::uint64_t chunks) noexcept { outbox_.progress(chunks); }
 

@@ -156,6 +156,8 @@ struct worker_state {
 
   TENSORHUB_DECL void after_step(session& core);
   TENSORHUB_DECL void log_refusals();
+  /// One line when the server has become silent, and one when it answers again.
+  TENSORHUB_DECL void log_silence(const session& core);
   /// The session has ended, and its process goes on as another incarnation.
   TENSORHUB_DECL void go_on(session& core);
   TENSORHUB_DECL void carry_out(session& core, session_action& action);
@@ -174,6 +176,7 @@ struct worker_state {
     version_number newest{};
   };
   listing listed_;
+  bool server_is_silent_ = false;  ///< the log says so
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -219,7 +219,10 @@ TENSORHUB_DECL error worker_state::failure(const messages::status& outcome, vers
 
 TENSORHUB_DECL void worker_state::after_step(session& core) {
   core.progress(updates.chunks_received());  // goes with the next heartbeat
-  if (options.log) log_refusals();
+  if (options.log) {
+    log_refusals();
+    log_silence(core);
+  }
   // What is reported while an action is carried out may order more.
   for (auto actions = core.take_actions(); !actions.empty(); actions = core.take_actions()) {
     for (session_action& action : actions) carry_out(core, action);
@@ -236,6 +239,19 @@ TENSORHUB_DECL void worker_state::log_refusals() {
   log_line line{log_level::warning, *std::move(sentence), {}};
   line.about.worker = self;
   line.about.code = errc::refused;
+  options.log(line);
+}
+
+TENSORHUB_DECL void worker_state::log_silence(const session& core) {
+  const bool is_silent = core.server_is_silent(clock.now());
+  if (is_silent == server_is_silent_ || !core.joined()) return;
+  server_is_silent_ = is_silent;
+  const std::string server = "the reference server at " + options.server;
+  log_line line{is_silent ? log_level::warning : log_level::info,
+                is_silent ? server + " is silent: versions stay readable, and calls wait for the server"
+                          : server + " answers again",
+                {.model = options.model, .replica = options.replica, .shard = options.shard.index}};
+  line.about.worker = self;
   options.log(line);
 }
 
