@@ -107,8 +107,10 @@ class rule_check {
   void check_model(const model_state& model) {
     for (const auto& [name, replica] : model.replicas) check_replica(*replica);
     for (const auto& each : model.versions) {
-      std::uint32_t complete = 0;
-      for (const auto& [name, replica] : model.replicas) complete += replica->available == each.first ? 1 : 0;
+      const auto is_complete = [&](const auto& replica) {
+        return each.first && replica.second->available == each.first;  // zero: nothing is available
+      };
+      const auto complete = detail::count_if(model.replicas, is_complete);
       expect(each.second.complete_replicas == complete, "complete replicas that are read are counted",
              [&] { return model.name + " " + to_string(each.first); });
     }
