@@ -146,7 +146,8 @@ struct worker_state {
   worker_updates updates{*this};
   std::unique_ptr<offloads> kept_for_others;  ///< closed before what it uses goes (~worker)
   key_revocation revocation;
-  client_type client;  ///< last: its thread uses everything above
+  bool server_is_silent = false;  ///< the log says so
+  client_type client;             ///< last: its thread uses everything above
 
  private:
   [[nodiscard]] TENSORHUB_DECL session_options told_to_session(const worker_policies& policies,
@@ -176,7 +177,6 @@ struct worker_state {
     version_number newest{};
   };
   listing listed_;
-  bool server_is_silent_ = false;  ///< the log says so
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -244,8 +244,8 @@ TENSORHUB_DECL void worker_state::log_refusals() {
 
 TENSORHUB_DECL void worker_state::log_silence(const session& core) {
   const bool is_silent = core.server_is_silent(clock.now());
-  if (is_silent == server_is_silent_ || !core.joined()) return;
-  server_is_silent_ = is_silent;
+  if (is_silent == server_is_silent || !core.joined()) return;
+  server_is_silent = is_silent;
   const std::string server = "the reference server at " + options.server;
   log_line line{is_silent ? log_level::warning : log_level::info,
                 is_silent ? server + " is silent: versions stay readable, and calls wait for the server"
