@@ -79,7 +79,7 @@ class receiving_door : public door<Worker> {
     return this->call(
         [&](auto& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
   }
-  /// Its memory may just be allocated.
+  /// Unlike the base's, Python goes on meanwhile: the worker's memory may just be allocated.
   [[nodiscard]] std::uint64_t held_version() {
     return asked(this->object_, [](auto& worker) { return worker.held_version().value; });
   }
@@ -95,48 +95,48 @@ class receiving_door : public door<Worker> {
 
 /// Questions, what the server is to retain, and the end of the object.
 template <typename Door>
-void bind_questions(nb::class_<Door>& door) {
-  door.def("models", [](Door& self, const std::string& model, double timeout) {
+void bind_questions(nb::class_<Door>& bound) {
+  bound.def("models", [](Door& self, const std::string& model, double timeout) {
     return all_told(self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }));
   });
-  door.def("describe_model", [](Door& self, std::uint32_t shard, double timeout) {
+  bound.def("describe_model", [](Door& self, std::uint32_t shard, double timeout) {
     return all_told(
         self.call([&](auto& worker) { return worker.describe_model(shard, time_of(timeout)); }).tensors);
   });
-  door.def("why", [](Door& self, double timeout) {
+  bound.def("why", [](Door& self, double timeout) {
     return self.call([&](auto& worker) { return worker.why(time_of(timeout)); });
   });
-  door.def("stuck", [](Door& self, double older_than, double timeout) {
+  bound.def("stuck", [](Door& self, double older_than, double timeout) {
     return all_told(
         self.call([&](auto& worker) { return worker.stuck(time_of(older_than), time_of(timeout)); }).entries);
   });
-  door.def("retain", [](Door& self, std::uint32_t versions, double timeout) {
+  bound.def("retain", [](Door& self, std::uint32_t versions, double timeout) {
     self.call([&](auto& worker) { worker.retain(versions, time_of(timeout)); });
   });
-  door.def("pin", [](Door& self, std::uint64_t version, double timeout) {
+  bound.def("pin", [](Door& self, std::uint64_t version, double timeout) {
     self.call([&](auto& worker) { worker.pin(version, time_of(timeout)); });
   });
-  door.def("release", [](Door& self, std::uint64_t version, double timeout) {
+  bound.def("release", [](Door& self, std::uint64_t version, double timeout) {
     self.call([&](auto& worker) { worker.release(version, time_of(timeout)); });
   });
-  door.def_prop_ro("offloaded_bytes", &Door::offloaded_bytes);
-  door.def("interrupt", &Door::interrupt);
-  door.def("close", &Door::close);
-  door.def_prop_ro("is_closed", &Door::is_closed);
+  bound.def_prop_ro("offloaded_bytes", &Door::offloaded_bytes);
+  bound.def("interrupt", &Door::interrupt);
+  bound.def("close", &Door::close);
+  bound.def_prop_ro("is_closed", &Door::is_closed);
 }
 
 /// The same, and the calls of a worker that joins and leaves by itself.
 template <typename Door>
-void bind_shared_calls(nb::class_<Door>& door) {
-  bind_questions(door);
-  door.def("join", [](Door& self) {
+void bind_shared_calls(nb::class_<Door>& bound) {
+  bind_questions(bound);
+  bound.def("join", [](Door& self) {
     self.check_tensors();
     self.call([](auto& worker) { worker.join(); });
   });
-  door.def("unpublish", [](Door& self, double timeout) {
+  bound.def("unpublish", [](Door& self, double timeout) {
     return told(self.call([&](auto& worker) { return worker.unpublish(time_of(timeout)); }));
   });
-  door.def("leave", [](Door& self, double grace) {
+  bound.def("leave", [](Door& self, double grace) {
     return told(self.call([&](auto& worker) { return worker.leave(time_of(grace)); }));
   });
 }

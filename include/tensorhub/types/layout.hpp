@@ -116,7 +116,7 @@ class layout {
 /// The first difference between a worker's layout and another one, as a sentence that calls that one
 /// `the_other` ("tensor 3: 'wq' f32 [8, 8] in this worker, 'wk' f32 [8, 8] in the model"); empty if they
 /// agree.
-[[nodiscard]] std::string first_difference(const layout& workers, const layout& other,
+[[nodiscard]] std::string first_difference(const layout& own, const layout& other,
                                            std::string_view the_other);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

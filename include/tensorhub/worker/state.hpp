@@ -70,12 +70,6 @@ struct worker_state {
 
   using steady_time = std::chrono::steady_clock::time_point;
 
-  /// The last part of a call's time, for the server's words: that no version came in time, in the first half
-  /// of it, and its answer to a report of failure.
-  [[nodiscard]] static std::chrono::milliseconds last_part(std::chrono::milliseconds timeout) {
-    return std::min(std::max(timeout, std::chrono::milliseconds{0}) / 10, std::chrono::milliseconds{250});
-  }
-
   /// Throws `invalid_argument` if no version can ever be what the selector asks for.
   TENSORHUB_DECL static void require_possible(const version_selector& selector);
 

@@ -127,18 +127,17 @@ TENSORHUB_DECL std::vector<chunk_index> chunks_of(const layout& shape, std::span
   return chunks;
 }
 
-TENSORHUB_DECL std::string first_difference(const layout& workers, const layout& other,
+TENSORHUB_DECL std::string first_difference(const layout& own, const layout& other,
                                             std::string_view the_other) {
   const auto differ = [&](const std::string& ours, const std::string& theirs) {
     return ours + " in this worker, " + theirs + " in " + std::string{the_other};
   };
-  if (workers.chunk_bytes() != other.chunk_bytes())
-    return "chunk_bytes: " +
-           differ(std::to_string(workers.chunk_bytes()), std::to_string(other.chunk_bytes()));
+  if (own.chunk_bytes() != other.chunk_bytes())
+    return "chunk_bytes: " + differ(std::to_string(own.chunk_bytes()), std::to_string(other.chunk_bytes()));
   const auto text = [](std::span<const tensor_spec> list, std::size_t i) {
     return i < list.size() ? "'" + list[i].name + "' " + describe(list[i]) : std::string{"nothing"};
   };
-  const auto ours = workers.tensors(), theirs = other.tensors();
+  const auto ours = own.tensors(), theirs = other.tensors();
   for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
     if (i >= ours.size() || i >= theirs.size() || ours[i] != theirs[i])
       return "tensor " + std::to_string(i) + ": " + differ(text(ours, i), text(theirs, i));

@@ -19,6 +19,7 @@
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/log.hpp"
+#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
 #include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/state.hpp"
@@ -147,7 +148,7 @@ TENSORHUB_DECL update_report worker_updates::run([[maybe_unused]] held_turn busy
   const session_ticket ticket = whole_->client.with([&](session& core, time_point now) {
     if (whole_->leaving) throw whole_->failure(errc::cancelled, "this worker leaves its model");
     const std::chrono::milliseconds left = detail::time_left(until);
-    const session_ticket begun = core.update(now, selector, now + (left - worker_state::last_part(left)),
+    const session_ticket begun = core.update(now, selector, now + (left - session_detail::last_part(left)),
                                              whole_->data->control(), reach, ahead);
     core.end_by(now + left);
     return begun;

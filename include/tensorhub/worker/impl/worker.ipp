@@ -19,6 +19,7 @@
 
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/service/log.hpp"
+#include "tensorhub/service/session/joining.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/repeated.hpp"
 #include "tensorhub/worker/state.hpp"
@@ -125,7 +126,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
                                                             bool is_leaving) {
   return self.client.with([&](session& core, time_point now) {
     const session_ticket begun =
-        core.unpublish(now, now + (timeout - worker_state::last_part(timeout)), is_leaving);
+        core.unpublish(now, now + (timeout - session_detail::last_part(timeout)), is_leaving);
     core.end_by(now + timeout);
     return begun;
   });
@@ -172,7 +173,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
 [[nodiscard]] TENSORHUB_DECL unpublish_report run_leave(worker_state& self, std::chrono::milliseconds grace,
                                                         std::chrono::milliseconds answer) {
   const auto until = detail::end_of(grace);
-  const auto drained_by = until - worker_state::last_part(grace);
+  const auto drained_by = until - session_detail::last_part(grace);
   const leaving_mark mark{self};
   self.client.with(
       [&](session& core, time_point now) { core.make_way(now, now + detail::time_left(drained_by)); });

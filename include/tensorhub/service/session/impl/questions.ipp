@@ -12,8 +12,9 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 TENSORHUB_DECL session_ticket questions::wait(time_point now, const version_selector& selector,
                                               time_point deadline) {
   // The server ends the wait a little earlier: its sentence says what there is.
-  const std::uint32_t left = milliseconds_until(now, deadline);
-  return ask(now, messages::wait_request{selector, left - std::min<std::uint32_t>(left / 10, 250)}, deadline);
+  const std::chrono::milliseconds left{milliseconds_until(now, deadline)};
+  const auto told = static_cast<std::uint32_t>((left - last_part(left)).count());
+  return ask(now, messages::wait_request{selector, told}, deadline);
 }
 
 TENSORHUB_DECL session_ticket questions::why(time_point now, time_point deadline) {
