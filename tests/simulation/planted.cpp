@@ -427,12 +427,12 @@ TEST_CASE("planted: a chunk is served on before it was verified") {
 TEST_CASE("planted: a reader takes an open version for whole") {
   check_caught(
       "an open version counts when all of it is there",
-      first_violation(
-          policies_of(), 200, 0.0, std::chrono::milliseconds{100},
-          [](auto& history) {
-            plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
-            history.overlooked = {rule::beliefs, rule::grace};  // the server believes nothing of that
-          }),
+      first_violation(policies_of(), 200, 0.0, std::chrono::milliseconds{100},
+                      [](auto& history) {
+                        plant_in_workers([](auto& worker) { worker.faults.ends_open = true; })(history);
+                        // The server believes nothing of that, and names no root for it.
+                        history.overlooked = {rule::beliefs, rule::grace, rule::readable};
+                      }),
       rule::whole);
 }
 
@@ -519,7 +519,7 @@ TEST_CASE("planted: an unpublish that has returned leaves leases behind") {
   check_caught("leases left by an unpublish",
                first_violation_with(decided_by<server_that_counts_at_the_start>(), patient_options_for, 300,
                                     [](auto& history) {
-                                      history.overlooked = {rule::beliefs, rule::permission};
+                                      history.overlooked = {rule::beliefs, rule::catalog, rule::permission};
                                     }),
                rule::drains);
 }
@@ -708,9 +708,9 @@ TEST_CASE("planted: a server that says that it has rolled a model back, and has 
   check_caught("roll back forgotten",
                first_violation_with(decided_by<server_that_rolls_nothing_back>(), rollback_options_for, 60),
                rule::trainers);
-  // The trainer's next version is refused, and its bytes are others than the old version's.
+  // The trainer's next version is refused; its bytes are not the old version's, which nobody keeps.
   const std::set<rule> earlier{rule::trainers, rule::shown_chunks, rule::received_chunks,
-                               rule::bytes_of_version};
+                               rule::bytes_of_version, rule::retention};
   check_caught("what was rolled back is offered on",
                first_violation_with(decided_by<server_that_rolls_nothing_back>(), rollback_options_for, 60,
                                     [&](auto& history) { history.overlooked = earlier; }),

@@ -148,3 +148,13 @@ TEST_CASE("a seed goes on with a new server, as does the reader that waits for w
   CHECK(done.sources == std::vector<std::string>{"seed/0"});
   CHECK(reader.memory.holds(2));
 }
+
+TEST_CASE("a seed whose first server is silent asks the next one, though none of its calls waits so long") {
+  hub::reference_server server;
+  trainer source{in("eu-1", server.address(), "trainer")};
+  source.publish(1);
+  auto options = in("us-2", "tcp://127.0.0.1:1," + server.address(), "seed");
+  options.server_timeout = 1s;
+  hub::seeder seed{options};
+  CHECK(seed.wait(1, 20s) == 1);
+}

@@ -225,6 +225,54 @@ TEST_CASE("recovery: an update that has failed overwrites nothing any more") {
   CHECK(server.entry("rollout").version == 1);
 }
 
+TEST_CASE("recovery: whose question waits hears that the server lives, or would turn to another one") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const incarnation stranger{90};
+  const auto hears = [&](messages::message question) {
+    const auto sequence = server.send(stranger, std::move(question));
+    CHECK_FALSE(server.result_of(stranger, sequence).has_value());
+    const auto word = server.push<messages::version_push>(stranger);
+    return word.has_value() && !word->version;
+  };
+  CHECK(hears(messages::list_request{"unknown"}));
+  CHECK(hears(messages::describe_request{"unknown", 0}));
+  CHECK(hears(messages::why_request{"unknown", "rollout-0", 0}));
+  CHECK(hears(messages::stuck_request{"unknown", 0}));
+  CHECK(hears(messages::manage_request{messages::manage_kind::evict, "unknown", "rollout-0", {}}));
+}
+
+TEST_CASE("recovery: a join that waits for what another worker is asked hears that the server lives") {
+  driver<> server;
+  const auto join = [&](std::uint64_t id, const std::string& replica) {
+    auto message = server.join_message(replica);
+    message.tensors.clear();
+    server.send({id}, std::move(message));
+    return server.waiting_messages({id});
+  };
+  for (std::uint64_t id = 1; id <= 20; ++id) CHECK(join(id, "rollout-" + std::to_string(id)) == 1);
+}
+
+TEST_CASE("recovery: a copy is not dropped for a replica that waits to let go of the same version") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto back = [&](std::uint64_t id, const std::string& replica, bool is_copy) {
+    auto join = server.join_message(replica);
+    join.held = server.reference(1);
+    join.latest = version_number{1};
+    join.keeps = {1, 1, {}};
+    join.temporary = is_copy;
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  const incarnation copy = back(1, "rollout-1~1", true);
+  const incarnation holder = back(2, "rollout-2", false);
+  const auto unpublish = server.unpublish(holder, 1);
+  CHECK_FALSE(server.answer<messages::drained_reply>(holder, unpublish).has_value());
+  server.pass_alive(1500ms, {copy, holder});
+  CHECK(server.answer<messages::drained_reply>(holder, unpublish).has_value());
+  CHECK_FALSE(server.push<messages::drop_push>(copy).has_value());
+  CHECK(server.available() == versions{1});
+}
+
 TEST_CASE("recovery: before an earlier server has been heard of, nothing is said to be gone") {
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const incarnation trainer = server.join(13, "trainer");

@@ -118,6 +118,17 @@ TEST_CASE("retention: two that let go at once do not take each other for the sur
   CHECK(s.server.push<messages::offload_push>(s.a).has_value());
 }
 
+TEST_CASE("retention: one that waits for another to be heard is not that one's survivor") {
+  retaining s;
+  s.server.finish(s.a, s.server.start_update(s.a));
+  const catalog_options settings;
+  s.server.pass(2 * settings.heartbeat_interval + 1ms);  // rollout-a falls silent
+  CHECK_FALSE(s.is_let_go(s.trainer, s.server.unpublish(s.trainer, 1)));
+  const auto second = s.server.unpublish(s.a, 1);
+  CHECK_FALSE(s.is_let_go(s.a, second));
+  CHECK(s.server.push<messages::offload_push>(s.a).has_value());
+}
+
 namespace {
 
 /// The trainer asks to let go of a version that rollout-a holds too, after something has happened to

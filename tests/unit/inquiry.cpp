@@ -118,6 +118,15 @@ TEST_CASE("inquiry: a silent server is given up, but not for the silence before 
   CHECK_FALSE(s.core.take_output().empty());  // asked again there
 }
 
+TEST_CASE("inquiry: a silent server is given up, also by calls that end before it is") {
+  scene s{2};
+  for (int i = 0; i < 10; ++i) {
+    static_cast<void>(s.core.list(s.now, "m", s.now + 500ms));
+    s.pass(600ms);
+  }
+  REQUIRE_FALSE(s.core.take_actions().empty());
+}
+
 TEST_CASE("inquiry: another session has moved the connection") {
   scene s{2};
   static_cast<void>(s.core.list(s.now, "m", s.now + 30s));

@@ -940,6 +940,30 @@ TEST_CASE("session: leaving needs nothing published; being unknown afterwards me
   CHECK(worker.silent());  // no heartbeat, no repetition
 }
 
+TEST_CASE("session: a worker that has left does not look for another server, whatever was open") {
+  driver worker{[](session_options& how) {
+    how.servers = 2;
+    how.server_timeout = 2000ms;
+  }};
+  worker.join();
+  worker.core.source_released(worker.now, lease_id{7});  // never confirmed
+  const auto waiting = worker.core.wait(worker.now, at_least(4), worker.in(60s));
+  const auto leaving = worker.core.leave(worker.now, worker.in(5s));
+  static_cast<void>(worker.sent_body<messages::leave_request>());
+  SUBCASE("answered") {
+    worker.answer(messages::status_reply{});
+  }
+  SUBCASE("by a new server, which does not know it") {
+    worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  }
+  CHECK(worker.result(leaving).value().outcome.ok());
+  CHECK(worker.result(waiting).value().outcome.code == errc::cancelled);
+  worker.clear_output();
+  worker.pass(10s);
+  CHECK(worker.no_action());
+  CHECK(worker.silent());
+}
+
 TEST_CASE("session: the next deadline is that of what comes first") {
   driver worker;
   CHECK(worker.core.next_deadline() == time_point::never());

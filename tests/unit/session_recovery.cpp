@@ -106,6 +106,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("session: a silent server is given up, also by calls that end before it is") {
+  driver worker{[](session_options& how) {
+    how.servers = 2;
+    how.server_timeout = 2000ms;
+  }};
+  SUBCASE("joins") {
+    for (int i = 0; i < 5; ++i) {
+      static_cast<void>(worker.core.join(worker.now, worker.in(500ms)));
+      worker.pass(700ms);
+    }
+  }
+  SUBCASE("questions of one that has joined") {
+    worker.join();
+    worker.pass_heard(60s);
+    for (int i = 0; i < 5; ++i) {
+      static_cast<void>(worker.core.wait(worker.now, at_least(9), worker.in(500ms)));
+      worker.pass(700ms);
+    }
+  }
+  CHECK(worker.action<session_actions::use_server>().index == 1);
+}
+
 TEST_CASE("session: a worker that is back at a server that knows it still asks whether it is taken back") {
   driver worker{[](session_options& how) {
     how.servers = 2;

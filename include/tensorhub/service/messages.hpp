@@ -36,7 +36,8 @@
 ///
 /// | server -> worker (push) | means                                                                        |
 /// |-------------------------|------------------------------------------------------------------------------|
-/// | version_push            | a newer version is available (also in every heartbeat_reply)                 |
+/// | version_push            | a newer version is available (also in every heartbeat_reply); of version     |
+/// |                         | zero: the server lives, and a request of somebody who has not joined waits   |
 /// | reassign_push           | read from this source too, or instead of an old one, and then release the    |
 /// |                         | lease on the old one (if the push is lost, that lease ends with the update,  |
 /// |                         | or with the drain that waits for it)                                         |

@@ -173,7 +173,9 @@ class session : public session_detail::operations {
   /// refused where another one belongs: a session that all servers have refused pauses for a server_timeout.
   void go_elsewhere(time_point now);
 
-  void finish_leaving();
+  void finish_leaving(session_ticket ticket, const messages::status& outcome);
+  /// Ends what is still open: it is not sent any more.
+  void finish_requests(const messages::status& outcome);
 
   /// The server has refused this worker or declared it dead: ends all calls and cuts off all readers.
   void end(const messages::status& reason);

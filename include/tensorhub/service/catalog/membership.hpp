@@ -65,8 +65,9 @@ class membership {
       if (is_misfit(reply.result) && is_form_open(join) && decides_form(said, join, client, reply)) return;
     }
     if (reply.wants_layout) {
-      if (const auto asked = admission_.whom_to_ask(said, join, client))
-        core_.send(asked->from, asked->sequence, std::move(reply));
+      const auto asked = admission_.whom_to_ask(said, join, client);
+      if (asked) core_.send(asked->from, asked->sequence, std::move(reply));
+      if (!asked || asked->from != from) core_.show_life(from);
       return;
     }
     if (reply.result.ok()) {
@@ -286,8 +287,11 @@ class membership {
   /// A join that does not fit while the form is open. True: it is handled, or not to be answered yet.
   bool decides_form(const messages::envelope& said, const messages::join_request& join,
                     const client_identity& client, messages::join_reply& reply) {
-    // A reader asks again: the publisher may be on its way.
-    if (!client.may().has_any_of(right::publish)) return core_.recovering() && join.before.server;
+    if (!client.may().has_any_of(right::publish)) {
+      if (!core_.recovering() || !join.before.server) return false;
+      core_.show_life(incarnation{said.sender});  // it asks again: the publisher may be on its way
+      return true;
+    }
     if (join.tensors.empty()) {  // before others have to yield, it shows what it has
       reply.result = {};
       reply.wants_layout = true;

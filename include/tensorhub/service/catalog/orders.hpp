@@ -36,7 +36,8 @@ class orders {
     if (known != answered_.end()) return core_.send(from, sequence, known->reply);
     const auto model = core_.models.find(request.model);
     // Workers of the model may be on their way to a new server: the order is repeated meanwhile.
-    if (core_.recovering() && (model == core_.models.end() || is_too_early(model->second, request))) return;
+    if (core_.recovering() && (model == core_.models.end() || is_too_early(model->second, request)))
+      return core_.show_life(from);
     messages::manage_reply reply;
     if (model == core_.models.end())
       reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};

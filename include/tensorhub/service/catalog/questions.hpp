@@ -136,6 +136,7 @@ class questions {
     const bool known = detail::any_of(
         put_off_, [&](const question& each) { return each.from == from && each.sequence == sequence; });
     if (!known && put_off_.size() < put_off_at_most) put_off_.push_back({from, sequence, request});
+    core_.show_life(from);
     return true;
   }
 

@@ -143,19 +143,13 @@ class retention {
   [[nodiscard]] bool may_let_go(replica_state& replica, bool is_leaving) {
     model_state& model = *replica.model;
     // The server may not know yet which versions are retained, or which version the replica holds.
-    if (core_.recovering(model) || misses_shard(replica)) {
-      model.waits_to_let_go = true;
-      return false;
-    }
+    if (core_.recovering(model) || misses_shard(replica)) return wait_to_let_go(replica);
     const version_number version = replica.complete;
     if (!version || replica.dropping || !is_retained(model, version) || has_spot(replica)) return true;
     if (has_heard_others(replica, version)) return true;
-    if (count_others(replica, version) > 0) {  // another one has it, unless its processes have just died
-      model.waits_to_let_go = true;
-      return false;
-    }
-    replica.letting_go = {.version = version};
-    versions_.recompute(replica);
+    if (count_others(replica, version) > 0)  // another one has it, unless its processes have just died
+      return wait_to_let_go(replica);
+    stop_relying_on(replica);
     const auto [position, fresh] = model.handovers.try_emplace(version);
     handover_state& handover = position->second;
     if (fresh) {
@@ -230,6 +224,18 @@ class retention {
     const auto asks = [](const worker_state* w) { return w != nullptr && w->parting.parked; };
     const auto may_ask = [](const operation_state* each) { return !each->is_publish && !each->is_decided(); };
     return detail::any_of(replica.workers, asks) || detail::any_of(replica.open, may_ask);
+  }
+  /// Until it has let go, or does not ask any more. Otherwise two that let go at once would each take the
+  /// other for the survivor.
+  void stop_relying_on(replica_state& replica) {
+    replica.letting_go = {.version = replica.complete};
+    versions_.recompute(replica);
+  }
+  /// Returns false, as `may_let_go` does.
+  bool wait_to_let_go(replica_state& replica) {
+    replica.model->waits_to_let_go = true;
+    if (replica.complete) stop_relying_on(replica);
+    return false;
   }
   static void remember_temporary(const replica_state& replica) {
     const auto& replicas = replica.model->replicas;

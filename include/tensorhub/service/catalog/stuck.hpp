@@ -51,7 +51,8 @@ class stuck {
       known = true;
       look_at(model, least, reply.entries);
     }
-    if (!known && core_.recovering()) return;  // its workers may be on their way: the question is repeated
+    if (!known && core_.recovering())
+      return core_.show_life(from);  // its workers may be on their way: the question is repeated
     if (!known) reply.result = {errc::not_found, "no worker of a model '" + request.model + "' has joined"};
     std::sort(reply.entries.begin(), reply.entries.end(),
               [](const messages::stuck_entry& a, const messages::stuck_entry& b) {

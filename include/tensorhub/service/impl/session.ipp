@@ -21,7 +21,7 @@ TENSORHUB_DECL session_ticket session::join(time_point now, time_point deadline)
   }
   joins_.push_back({ticket, now, deadline});
   if (joins_.size() > 1) return ticket;
-  contact_.asked_since = now;
+  contact_.note_request(now);
   send_join(now);
   return ticket;
 }
@@ -203,8 +203,7 @@ TENSORHUB_DECL void session::handle(time_point now, const pending_request& pendi
                                     const messages::status_reply& reply) {
   if (pending.why == purpose::question) return finish(pending.ticket, reply.result);
   if (pending.why != purpose::leave) return operations::handle(now, pending, reply);
-  joined_ = false;
-  finish(pending.ticket, reply.result);
+  finish_leaving(pending.ticket, reply.result);
 }
 
 TENSORHUB_DECL void session::on_push(time_point now, const messages::heartbeat_reply& reply) {
@@ -230,7 +229,10 @@ TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& p
 }
 
 TENSORHUB_DECL void session::on_push(time_point now, const messages::goodbye_push& push) {
-  if (leaving_) return finish_leaving();            // the server has already removed this worker
+  if (leaving_) {  // the server has already removed this worker
+    if (const auto pending = outbox_.take(purpose::leave)) finish_leaving(pending->ticket, {});
+    return;
+  }
   if (push.worker && push.worker != self_) return;  // to an earlier incarnation of this process
   const bool is_silent = speaker_ && push.reason.code == errc::disconnected;
   if (!push.rejoin) return is_silent ? end_as_silent(push.reason) : end(push.reason);
@@ -266,11 +268,16 @@ TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
   if (is_joining) send_join(now);
 }
 
-TENSORHUB_DECL void session::finish_leaving() {
-  const auto pending = outbox_.take(purpose::leave);
-  if (!pending) return;
+TENSORHUB_DECL void session::finish_leaving(session_ticket ticket, const messages::status& outcome) {
   joined_ = false;
-  finish(pending->ticket, {});
+  finish(ticket, outcome);
+  finish_requests({errc::cancelled, "this worker has left its model: construct a new one"});
+}
+
+TENSORHUB_DECL void session::finish_requests(const messages::status& outcome) {
+  for (const auto& [sequence, request] : outbox_.take_all()) {
+    if (request.ticket != 0) finish(request.ticket, outcome);
+  }
 }
 
 TENSORHUB_DECL void session::end(const messages::status& reason) {
@@ -281,9 +288,7 @@ TENSORHUB_DECL void session::end(const messages::status& reason) {
   contact_.rejoins_at = time_point::never();
   end_operation(reason);
   finish_joins(reason);
-  for (const auto& [sequence, request] : outbox_.take_all()) {
-    if (request.ticket != 0) finish(request.ticket, reason);
-  }
+  finish_requests(reason);
 }
 
 TENSORHUB_DECL void session::end_as_silent(const messages::status& reason) {

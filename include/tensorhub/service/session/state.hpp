@@ -31,11 +31,16 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 struct contact {
   time_point heard{};          ///< when it last heard from one
   std::size_t server = 0;      ///< the present one, in the list
-  time_point asked_since{};    ///< since when it has been asked
+  time_point asked_since{};    ///< the first request that no server has answered with a word yet
   std::string refusal{};       ///< for sentences: why another server does not take this worker; may be empty
   time_point refused_since{};  ///< the first of `refusals`, within one server_timeout
   std::size_t refusals = 0;    ///< of servers that do not take this worker over
   time_point rejoins_at = time_point::never();  ///< all of them have refused: when the next one is asked
+
+  /// Calls that end before the patience with a silent server does must not begin it anew.
+  void note_request(time_point now) noexcept {
+    if (asked_since <= heard) asked_since = now;
+  }
 };
 
 /// What a session has heard of its model's versions.

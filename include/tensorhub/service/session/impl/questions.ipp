@@ -35,7 +35,7 @@ TENSORHUB_DECL session_result& questions::answer(const pending_request& pending,
 
 TENSORHUB_DECL session_ticket questions::ask(time_point now, messages::message body, time_point deadline) {
   const session_ticket ticket = new_ticket();
-  if (outbox_.empty()) contact_.asked_since = now;
+  contact_.note_request(now);
   if (fatal_)
     finish(ticket, *fatal_);
   else if (outbox_.count(purpose::question) >= limits::worker_questions)
