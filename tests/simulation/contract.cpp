@@ -46,6 +46,10 @@ TEST_CASE("contract: retained versions, while servers die and workers stand stil
   run_histories("retention, hard", policies_of(), 500, 0.0, hard_retaining_options_for);
 }
 
+TEST_CASE("contract: an operator drains replicas and evicts some") {
+  run_histories("orders", policies_of(), 800, 0.0, ordered_options_for);
+}
+
 TEST_CASE("contract: trainers go back to a checkpoint, and publish later versions again with other bytes") {
   run_histories("roll back", policies_of(), 600, 0.0, rollback_options_for);
 }

@@ -93,6 +93,14 @@ inline simulation_options hard_retaining_options_for(std::uint64_t seed) {
   return options;
 }
 
+/// An operator drains replicas and evicts some; in every other history servers die, too.
+inline simulation_options ordered_options_for(std::uint64_t seed) {
+  simulation_options options = seed % 2 == 0 ? retaining_options_for(seed) : hard_retaining_options_for(seed);
+  if (seed % 3 == 0) options.keep_latest = 0;
+  options.orders_per_second = 3;
+  return options;
+}
+
 /// Holders that wait long for their readers, readers that stand still in the middle of a transfer until they
 /// are declared dead and then go on, and processes that are restarted at once at the address of the one
 /// before.

@@ -58,6 +58,8 @@ void check_that_faults_happened(const simulation_statistics& total, std::uint64_
     CHECK(total.handed_over > 0);
   }
   if (last - first >= 100) CHECK(total.waits > 0);
+  if (some([](const options& of) { return of.orders_per_second > 0; }))
+    CHECK(std::min(total.processes.drained, total.processes.evicted) * 2 > last - first + 1);
   if (some([](const options& of) { return of.trainer.rollbacks > 0; }))
     CHECK(total.trainers.rollbacks * 2 > last - first + 1);
 }
@@ -102,8 +104,8 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
             << total.server_kills << " servers killed, " << total.takeovers << " deposed, " << total.pauses
             << " pauses, " << total.flipped_bits << " flipped bits, " << total.offloads << " offloads, "
             << total.handed_over << " shards handed over, " << total.retired << " left with grace ("
-            << total.processes.busy_leavers << " of them busy), " << total.lost
-            << " retained versions lost\n";
+            << total.processes.busy_leavers << " of them busy), " << total.processes.drained << " drained, "
+            << total.processes.evicted << " evicted, " << total.lost << " retained versions lost\n";
   // Histories in which nothing happens would prove nothing: of all this, something in one of `per` histories.
   CHECK(total.updates * per > count);
   if (replay != 0 || count < 20 || count < per) return total;

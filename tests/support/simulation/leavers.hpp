@@ -90,7 +90,8 @@ class simulated_leavers {
       const bool is_able = worker->alive() && !worker->paused() && !is_leaving(*worker) &&
                            world_->uses_current_server(*worker) && core.joined() && !core.fatal() &&
                            !core.options().spot && !core.options().temporary &&
-                           std::max(worker->started(), worker->running_since()) < since;
+                           std::max(worker->started(), worker->running_since()) < since &&
+                           world_->operator_.is_free_since(where.first, since);
       if (is_able && ++able[where.first] == world_->options_.shards && !has_refused(where.first, version))
         return unreadable_.contains(version) && unreadable_.at(version).size() >= 3 ? "" : where.first;
     }

@@ -70,6 +70,7 @@ struct simulation_options {
   double stalled_reports = 0.0;          ///< chance per report that its connection stalls for up to 250 ms
   double stale_messages = 0.0;           ///< chance per message that a copy arrives later, behind newer ones
   double double_joins_per_second = 0.0;  ///< a joined worker also asks to join in another role
+  double orders_per_second = 0.0;        ///< of an operator: replicas are drained for a while, or evicted
 
   /// Chance per update that another caller of the process waits, every other time for what never comes.
   [[nodiscard]] double watchers() const noexcept { return seed % 4 == 1 ? 0.02 : 0; }
@@ -87,6 +88,8 @@ struct ended_processes {
   std::uint64_t kills = 0;
   std::uint64_t returns = 0;       ///< went on after they were declared dead
   std::uint64_t busy_leavers = 0;  ///< were to leave during a call
+  std::uint64_t drained = 0;       ///< orders that a replica serve nobody for a while
+  std::uint64_t evicted = 0;       ///< orders that a replica end
 };
 
 struct trainer_acts {
@@ -147,6 +150,8 @@ struct simulation_statistics {
     processes.kills += other.processes.kills;
     processes.returns += other.processes.returns;
     processes.busy_leavers += other.processes.busy_leavers;
+    processes.drained += other.processes.drained;
+    processes.evicted += other.processes.evicted;
     pauses += other.pauses;
     flipped_bits += other.flipped_bits;
     retired += other.retired;

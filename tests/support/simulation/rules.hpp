@@ -111,7 +111,7 @@ class contract_rules {
                   "worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice"});
       const std::string here = datacenter_of(lease.reader);
       if (const std::string there = datacenter_of(lease.source);
-          lasts && !here.empty() && !there.empty() && here != there) {
+          lasts && !here.empty() && !there.empty() && here != there && may_seed(lease.reader, lease.given)) {
         ++statistics_->seeds;
         if (++seeds[{here, lease.version, lease.shard}] > 1)
           violate_({rule::seeds,
@@ -160,6 +160,8 @@ class contract_rules {
     check_state(*record, worker, name, group);
   }
 
+  /// Others wait for what this reader brings into its datacenter, and did so all the time since then.
+  std::function<bool(incarnation, time_point)> may_seed{};
   /// The real datacenter of a worker; empty: the worker has ended.
   std::function<std::string(incarnation)> datacenter_of{};
 

@@ -25,6 +25,8 @@ simulation::simulation(simulation_options options, simulated_policies policies)
                {[this](simulated_server& server) {
                   rules_.attach(server);
                   retained_.forget_verdicts();
+                  for (const auto& [version, able] : promises_.given_up)  // by the server before
+                    if (able.empty()) retained_.excuse(events_.now(), version);
                   promises_.retained.attach(events_.now(), events_.now() + catalog_settings().recovery_grace);
                   grace_.attach(events_.now(), latest_published_);
                 },
@@ -35,6 +37,10 @@ simulation::simulation(simulation_options options, simulated_policies policies)
   rules_.datacenter_of = [this](incarnation id) {
     const worker_type* worker = find(id);
     return worker == nullptr ? std::string{} : worker->core().options().place.datacenter;
+  };
+  rules_.may_seed = [this](incarnation id, time_point since) {
+    const worker_type* worker = find(id);
+    return worker != nullptr && operator_.is_free_since(worker->core().options().replica, since);
   };
   network_.connect(
       {[this](std::size_t server, const messages::envelope& message) { at_server(server, message); },
@@ -73,6 +79,7 @@ void simulation::begin_faults() {
   });
   repeat(options_.pauses_per_second, [this] { pause_random_worker(); });
   repeat(options_.polite_leavers_per_second, [this] { leavers_.retire_random_replica(); });
+  repeat(options_.orders_per_second, [this] { operator_.give_order(); });
 }
 
 simulation::~simulation() = default;

@@ -36,6 +36,7 @@
 #include "support/simulation/grace_rule.hpp"
 #include "support/simulation/group_rule.hpp"
 #include "support/simulation/leavers.hpp"
+#include "support/simulation/operators.hpp"
 #include "support/simulation/options.hpp"
 #include "support/simulation/places.hpp"
 #include "support/simulation/promised_retention.hpp"
@@ -80,6 +81,7 @@ class simulation {
 
  private:
   friend simulated_leavers<simulation>;
+  friend simulated_operator<simulation>;
   friend simulated_trainers<simulation>;
 
   static constexpr duration grace = std::chrono::seconds{12};
@@ -687,8 +689,9 @@ class simulation {
       // An earlier server has declared the worker dead, and the worker was not told.
       const bool is_barred =
           std::ranges::any_of(workers_, [&](const auto& holder) { return holder->bars(out.to); });
-      const bool lingered = server.verdict_of(out.to) == catalog_detail::verdict::lingering;
-      rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred || lingered);
+      const bool is_by_verdict =
+          server.verdict_of(out.to) == catalog_detail::verdict::lingering || operator_.has_evicted(out.to);
+      rules_.check_output(events_.now(), out, !is_current || by_a_late_join || is_barred || is_by_verdict);
       if (checks_grace()) grace_.check(events_.now(), out, server.record_of(out.to));
       network_.to_worker(index, out.to, out.message);
     }
@@ -766,6 +769,7 @@ class simulation {
     std::map<std::pair<std::string, version_number>, std::uint32_t> shards;
     for (const auto& worker : workers_) {
       if (!worker->alive() || !holds_at_rest(*worker) || !counts(*worker)) continue;
+      if (operator_.is_aside(worker->core().options().replica)) continue;
       const version_number version = worker->core().held()->version;
       if (version > newest && ++shards[{worker->core().options().replica, version}] == options_.shards &&
           !trainers_.has_withdrawn(version))
@@ -818,6 +822,7 @@ class simulation {
   std::vector<place> rollouts_;
   std::set<incarnation> ending_;
   simulated_leavers<simulation> leavers_{*this};
+  simulated_operator<simulation> operator_{*this};
   simulated_trainers<simulation> trainers_{*this};
   /// For workers of temporary replicas: the worker in whose process they run.
   std::map<incarnation, incarnation> owners_;
