@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/fsuid.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +23,7 @@
 #include <iostream>
 #include <iterator>
 #include <optional>
+#include <semaphore>
 #include <span>
 #include <string>
 #include <tensorhub/detail/local_socket.hpp>
@@ -94,6 +97,50 @@ struct silent_process {
     }
     std::_Exit(0);
   }
+};
+
+/// A reader that asks for regions that there are not, and learns when the source has sent each answer.
+class asking_reader {
+ public:
+  asking_reader(const wire::source& source, tensorhub::incarnation self)
+      : socket_{wire::connect_to(source.socket_name(), source.socket_name(), wire::clock::now() + 20s)} {
+    const int on = 1;
+    REQUIRE(::setsockopt(socket_.get(), SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on) == 0);
+    wire::hello greeting;
+    greeting.reader = self.value;
+    greeting.source = source_id.value;
+    REQUIRE(wire::send_packet(socket_.get(), greeting));
+    wire::welcome answer;
+    static_cast<void>(take(&answer, sizeof answer));
+    REQUIRE(answer.status == wire::welcome_status::accepted);
+  }
+  void ask() const { REQUIRE(wire::send_packet(socket_.get(), wire::region_request{})); }
+  [[nodiscard]] std::chrono::nanoseconds next_answer() const {
+    wire::region_answer answer;
+    return take(&answer, sizeof answer);
+  }
+
+ private:
+  /// When the packet was sent; the descriptor that may come with it is not received.
+  [[nodiscard]] std::chrono::nanoseconds take(void* packet, std::size_t bytes) const {
+    pollfd entry{socket_.get(), POLLIN, 0};
+    REQUIRE(::poll(&entry, 1, 20'000) == 1);
+    iovec piece{packet, bytes};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> control{};
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    REQUIRE(::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC) == static_cast<ssize_t>(bytes));
+    const cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    REQUIRE(header != nullptr);
+    timespec sent{};
+    std::memcpy(&sent, CMSG_DATA(header), sizeof sent);
+    return std::chrono::seconds{sent.tv_sec} + std::chrono::nanoseconds{sent.tv_nsec};
+  }
+
+  tensorhub::detail::unique_socket socket_;
 };
 
 /// An honest reader connects. Connections are accepted in turn, so all earlier ones have been by then.
@@ -184,6 +231,27 @@ TEST_CASE("connections take at most half of the descriptors that the process may
     CHECK(trouble_of_a_reader(source) == "");
   }
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &usual) == 0);
+}
+
+TEST_CASE(
+    "same_host: a reader with many requests at once gets some answers, then the others have their turn") {
+  std::binary_semaphore is_held{0}, may_go_on{0};
+  std::atomic<bool> holds = true;
+  wire::source source{{}, source_id, [&] {
+                        if (!holds.exchange(false)) return;
+                        is_held.release();
+                        static_cast<void>(may_go_on.try_acquire_for(20s));
+                      }};
+  const asking_reader greedy{source, {77}}, honest{source, {78}};
+  REQUIRE(is_held.try_acquire_for(20s));
+  constexpr std::size_t asked = 150;  // of more answers a socket may not take all
+  for (std::size_t i = 0; i < asked; ++i) greedy.ask();
+  honest.ask();
+  may_go_on.release();
+  const auto of_honest = honest.next_answer();
+  std::size_t earlier = 0;
+  for (std::size_t i = 0; i < asked; ++i) earlier += greedy.next_answer() < of_honest ? 1 : 0;
+  CHECK(earlier <= wire::requests_in_flight + wire::stage_slots);
 }
 
 TEST_CASE("a file that cannot be opened again for reading only is not offered") {

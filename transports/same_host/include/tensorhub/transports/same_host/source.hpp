@@ -7,6 +7,9 @@
 /// readers: it is one store into the grant page. Where memory is staged, it waits for this process's own copy
 /// of the pieces that have begun.
 ///
+/// The thread holds a mutex while it works on one connection, and then answers a limited number of requests.
+/// Who else takes the mutex increments `visitors_` first, so that a busy thread releases it.
+///
 /// Thread safety: all members may be called from any thread.
 
 #include <sys/prctl.h>
@@ -91,8 +94,22 @@ class source {
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
   static constexpr std::chrono::seconds greeting_timeout{5};
+  static constexpr std::size_t answers_at_once =
+      requests_in_flight + stage_slots;  ///< all of a correct reader
 
   [[nodiscard]] static std::string random_name();
+
+  /// Calls `work()` while the thread works on no connection.
+  template <typename Work>
+  void exclusively(Work&& work) noexcept {
+    visitors_.fetch_add(1);
+    {
+      const std::lock_guard lock{mutex_};
+      work();
+    }
+    visitors_.fetch_sub(1);
+    visitors_.notify_all();
+  }
 
   void run() noexcept;
 
@@ -122,7 +139,10 @@ class source {
   [[nodiscard]] bool greet(connection& each);
   [[nodiscard]] welcome_status judge(const hello& greeting) noexcept;
 
-  [[nodiscard]] bool answer_all(std::uint64_t id, connection& each);
+  /// Answers a limited number of requests, so that a reader that asks without end does not keep the thread.
+  /// False: the connection ends, as with the next.
+  [[nodiscard]] bool answer_some(std::uint64_t id, connection& each);
+  [[nodiscard]] bool answer(connection& each, const region_request& request);
 
   static void fill(region_answer& answer, const region_facts& facts) noexcept;
 
@@ -149,6 +169,7 @@ class source {
   std::atomic<bool> stopping_ = false;
   bool is_listening_ = true;  ///< used by the thread alone, as the next
   std::uint64_t last_connection_ = 0;
+  std::atomic<std::uint32_t> visitors_ = 0;
   std::mutex mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections_;
   std::jthread thread_;

@@ -51,8 +51,7 @@ TENSORHUB_DECL source::~source() {
 }
 
 TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
-  {
-    const std::lock_guard lock{mutex_};
+  exclusively([&] {
     gate_.cut_off(reader);
     std::erase_if(connections_, [&](const auto& entry) {
       const connection& each = *entry.second;
@@ -61,26 +60,29 @@ TENSORHUB_DECL void source::cut_off(incarnation reader) noexcept {
       if (each.stage) each.stage->close();
       return true;
     });
-  }
+  });
   desk_.settle();
 }
 
 TENSORHUB_DECL void source::require_capability(std::span<const std::byte> key) {
-  const std::lock_guard lock{mutex_};
   gate_.require_capability(key);
-  for (const auto& [id, each] : connections_) drop(*each);
-  connections_.clear();
+  exclusively([&] {
+    for (const auto& [id, each] : connections_) drop(*each);
+    connections_.clear();
+  });
 }
 
 TENSORHUB_DECL void source::rename(incarnation self, incarnation next) noexcept {
-  const std::lock_guard lock{mutex_};
-  gate_.rename(self, next);
-  drop_readers_of(self);
+  exclusively([&] {
+    gate_.rename(self, next);
+    drop_readers_of(self);
+  });
 }
 TENSORHUB_DECL void source::dismiss(incarnation self) noexcept {
-  const std::lock_guard lock{mutex_};
-  gate_.dismiss(self);
-  drop_readers_of(self);
+  exclusively([&] {
+    gate_.dismiss(self);
+    drop_readers_of(self);
+  });
 }
 TENSORHUB_DECL void source::drop_readers_of(incarnation self) noexcept {
   std::erase_if(connections_, [&](const auto& entry) {
@@ -183,13 +185,14 @@ TENSORHUB_DECL std::size_t source::most_connections(const same_host_options& opt
 }
 
 TENSORHUB_DECL void source::work_on(std::uint64_t id) noexcept {
+  for (auto visitors = visitors_.load(); visitors != 0; visitors = visitors_.load()) visitors_.wait(visitors);
   const std::lock_guard lock{mutex_};
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;  // closed since the event
   connection& each = *found->second;
   bool goes_on = false;
   try {
-    goes_on = each.greeted ? answer_all(id, each) : greet(each);
+    goes_on = each.greeted ? answer_some(id, each) : greet(each);
   } catch (...) {  // no memory
   }
   if (goes_on) return;
@@ -231,38 +234,41 @@ TENSORHUB_DECL welcome_status source::judge(const hello& greeting) noexcept {
                                                                                  : welcome_status::crowded;
 }
 
-TENSORHUB_DECL bool source::answer_all(std::uint64_t id, connection& each) {
-  for (;;) {
+TENSORHUB_DECL bool source::answer_some(std::uint64_t id, connection& each) {
+  for (std::size_t i = 0; i < answers_at_once; ++i) {
     region_request request;
     detail::unique_fd unwanted;
     const packet_outcome outcome = receive_packet(each.socket.get(), request, unwanted);
     if (outcome == packet_outcome::nothing) return true;
     if (outcome != packet_outcome::taken) return false;
-    if (request.wants == request_kind::staged_piece) {
-      if (!stage(id, each, request)) return false;
-      continue;
-    }
-    region_answer answer;
-    answer.number = request.number;
-    int descriptor = -1;
-    if (const auto facts = regions_.find(request.key)) {
-      fill(answer, *facts);
-      const bool shows_file = facts->file && facts->file->may_go_to(each.user);
-      if (options_.attach == memory_attach::never) {
-        answer.address = 0;
-        if (facts->memory == region_memory::host && !shows_file) answer.memory = region_memory::staged;
-      }
-      if (shows_file) {
-        answer.file = facts->file->number;
-        answer.file_offset = facts->range.backing_offset;
-        if (each.files.insert(answer.file).second || request.wants == request_kind::region_and_file)
-          descriptor = facts->file->descriptor.get();
-        answer.brings_file = descriptor >= 0 ? 1 : 0;
-      }
-    }
-    // A correct reader has so few requests outstanding that the socket accepts the answers.
-    if (!send_packet(each.socket.get(), answer, descriptor)) return false;
+    const bool is_valid =
+        request.wants == request_kind::staged_piece ? stage(id, each, request) : answer(each, request);
+    if (!is_valid) return false;
   }
+  return true;  // epoll reports the rest again
+}
+
+TENSORHUB_DECL bool source::answer(connection& each, const region_request& request) {
+  region_answer answer;
+  answer.number = request.number;
+  int descriptor = -1;
+  if (const auto facts = regions_.find(request.key)) {
+    fill(answer, *facts);
+    const bool shows_file = facts->file && facts->file->may_go_to(each.user);
+    if (options_.attach == memory_attach::never) {
+      answer.address = 0;
+      if (facts->memory == region_memory::host && !shows_file) answer.memory = region_memory::staged;
+    }
+    if (shows_file) {
+      answer.file = facts->file->number;
+      answer.file_offset = facts->range.backing_offset;
+      if (each.files.insert(answer.file).second || request.wants == request_kind::region_and_file)
+        descriptor = facts->file->descriptor.get();
+      answer.brings_file = descriptor >= 0 ? 1 : 0;
+    }
+  }
+  // A correct reader has so few requests outstanding that the socket accepts the answers.
+  return send_packet(each.socket.get(), answer, descriptor);
 }
 
 TENSORHUB_DECL void source::fill(region_answer& answer, const region_facts& facts) noexcept {
@@ -291,20 +297,21 @@ TENSORHUB_DECL bool source::stage(std::uint64_t id, connection& each, const regi
 }
 
 TENSORHUB_DECL void source::answer_staged(const stage_job& job, answer_status status) noexcept {
-  const std::lock_guard lock{mutex_};
-  const auto found = connections_.find(job.connection);
-  if (found == connections_.end()) return;
-  connection& each = *found->second;
-  --each.staging;
-  region_answer answer;
-  answer.number = job.request.number;
-  answer.status = status;
-  const bool brings_file = status == answer_status::granted && !each.has_stage;
-  answer.brings_file = brings_file ? 1 : 0;
-  each.has_stage = each.has_stage || brings_file;
-  if (send_packet(each.socket.get(), answer, brings_file ? job.into->file() : -1)) return;
-  drop(each);
-  connections_.erase(found);
+  exclusively([&] {
+    const auto found = connections_.find(job.connection);
+    if (found == connections_.end()) return;
+    connection& each = *found->second;
+    --each.staging;
+    region_answer answer;
+    answer.number = job.request.number;
+    answer.status = status;
+    const bool brings_file = status == answer_status::granted && !each.has_stage;
+    answer.brings_file = brings_file ? 1 : 0;
+    each.has_stage = each.has_stage || brings_file;
+    if (send_packet(each.socket.get(), answer, brings_file ? job.into->file() : -1)) return;
+    drop(each);
+    connections_.erase(found);
+  });
 }
 
 TENSORHUB_DECL void source::sweep() noexcept {
