@@ -108,8 +108,10 @@ class stream {
   }
 
   [[nodiscard]] bool has_unsent() const noexcept { return unsent_begin_ < unsent_end_; }
-  /// True: `receive` may return bytes that poll(2) does not report.
-  [[nodiscard]] bool may_have_more() const noexcept { return channel_.may_have_more(); }
+  /// True: `receive` may return bytes that poll(2) does not report, or finish a read without further bytes.
+  [[nodiscard]] bool may_have_more() const noexcept {
+    return channel_.may_have_more() || (count_ > 0 && header_have_ == sizeof header_ && body_left() == 0);
+  }
 
   /// Receives until one read is finished (`done` is then set) or the socket is empty. Precondition:
   /// outstanding() > 0.
