@@ -257,6 +257,34 @@ TEST_CASE("the source copies ahead, for the next requests too, and sends nothing
   CHECK(both.to.holds(0, both.to.bytes, from_seed, 0));
 }
 
+TEST_CASE("the source copies nothing ahead of host memory that an earlier answer has still to send") {
+  gated_device gate;
+  constexpr std::uint64_t bytes = 1000;
+  pair both{3 * bytes, {.target_on_device = false, .source_gate = &gate}};
+  memory plain{bytes, false, 9};
+  const memory_range range = plain.range();
+  const auto regions = both.source.register_memory({&range, 1}, region_access::remote_read);
+  const remote_region on_host = both.source.describe(regions.front());
+  gate.close();
+  REQUIRE(both.post(1, 0, bytes));
+  REQUIRE(both.queue->post_read(*both.endpoint, both.taken.front(), bytes, {&on_host, 0, bytes}, 2) ==
+          post_result::posted);
+  REQUIRE(both.post(3, 2 * bytes, bytes));
+  both.poll_until([&] { return gate.queued > 0; });
+  for (int i = 0; i < 20; ++i) {
+    both.queue->wait(1ms);
+    CHECK(both.poll() == 0);
+  }
+  CHECK(gate.queued == 1);
+  gate.open();
+  both.drain();
+  CHECK(gate.queued == 2);
+  for (request_id id = 1; id <= 3; ++id) CHECK(both.status(id) == completion_status::ok);
+  CHECK(both.to.holds(0, bytes, from_seed, 0));
+  CHECK(both.to.holds(bytes, bytes, 9, 0));
+  CHECK(both.to.holds(2 * bytes, bytes, from_seed, 2 * bytes));
+}
+
 TEST_CASE("a connection that waits for a copy holds up no other, though one thread serves both") {
   gated_device gate;
   pair both{1u << 20, {.target_on_device = false, .source_gate = &gate, .source_options = {.io_threads = 1}}};

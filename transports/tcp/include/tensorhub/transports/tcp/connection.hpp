@@ -8,8 +8,10 @@
 /// copied into the socket.
 ///
 /// Answers from device memory go through a staging ring (staging.hpp). Their pieces, and those of the next
-/// requests, are copied into the ring ahead of sending, as far as it has space. A piece is sent when its copy
-/// is done, so that a header never promises bytes that are not available. A failed copy ends the connection.
+/// requests, are copied into the ring ahead of sending, as far as it has space and no bytes of host memory
+/// are to be sent before them: answers hold what memory held in the order of the requests. A piece is sent
+/// when its copy is done, so that a header never promises bytes that are not available. A failed copy ends
+/// the connection.
 /// The connection takes a ring with the first such answer and returns it when no request is left; several
 /// devices use a connection one after the other.
 ///
@@ -266,10 +268,12 @@ class basic_connection {
     return connection_need::end;
   }
 
-  /// Starts as many copies as the ring has space for, in the order of the answers. False: the lane failed.
+  /// Starts as many copies as the ring has space for, in the order of the answers, up to one that sends host
+  /// memory. False: the lane failed.
   [[nodiscard]] bool start_copies() noexcept {
     for (std::size_t i = 0; i < answer_count_; ++i) {
       pending_answer& each = answer_at(i);
+      if (!each.from_device && each.part.bytes > 0) return true;
       while (each.uncopied_bytes > 0) {
         const std::uint64_t bytes = std::min(each.uncopied_bytes, staging_ring::piece_bytes);
         if (ring_->reserve(bytes) == nullptr) return true;
