@@ -32,6 +32,7 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <vector>
 
+#include "descriptor_shortage.hpp"
 #include "other_user.hpp"
 #include "source_process.hpp"
 
@@ -252,6 +253,15 @@ TEST_CASE(
   std::size_t earlier = 0;
   for (std::size_t i = 0; i < asked; ++i) earlier += greedy.next_answer() < of_honest ? 1 : 0;
   CHECK(earlier <= wire::requests_in_flight + wire::stage_slots);
+}
+
+TEST_CASE("same_host: a source that has had no descriptor for a reader accepts it soon when it has") {
+  const same_host source{{}, source_id};
+  same_host through{{}, reader_id};
+  auto queue = through.make_queue(4);
+  const shortages::of_descriptors shortage{1, 50ms};  // the reader has the last one
+  const auto endpoint = through.connect(queue, source.address(), source_id, 500ms);
+  CHECK(endpoint.usable());
 }
 
 TEST_CASE("a file that cannot be opened again for reading only is not offered") {

@@ -8,8 +8,10 @@
 #include <tensorhub/transports/tcp.hpp>
 #include <utility>
 
+#include "descriptor_shortage.hpp"
 #include "run_rules.hpp"
 
+using namespace std::chrono_literals;
 using namespace tensorhub;
 using namespace tensorhub::testing;
 using tensorhub::transports::tcp;
@@ -48,4 +50,13 @@ TEST_CASE("tcp: every rule, small socket buffers") {
   options.send_buffer_bytes = 16'384;
   options.receive_buffer_bytes = 16'384;
   run_rules(subject_with(options));
+}
+
+TEST_CASE("tcp: a source that has had no descriptor for a reader accepts it soon when it has") {
+  const tcp source{{}, incarnation{1}};
+  tcp reader{{}, incarnation{2}};
+  auto queue = reader.make_queue(1);
+  const shortages::of_descriptors shortage{1, 50ms};  // the reader has the last one
+  const auto endpoint = reader.connect(queue, source.address(), incarnation{1}, 500ms);
+  CHECK(endpoint.usable());
 }

@@ -13,7 +13,6 @@
 /// Thread safety: all members may be called from any thread.
 
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -30,6 +30,7 @@
 #include <unordered_set>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
 #include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/random_id.hpp"
@@ -93,6 +94,8 @@ class source {
   static constexpr std::uint64_t listener_id = 0;
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
+  /// Shorter than a reader's patience (contact_options::next_connect_timeout).
+  static constexpr std::chrono::milliseconds shortage_pause{100};
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::size_t answers_at_once =
       requests_in_flight + stage_slots;  ///< all of a correct reader
@@ -114,6 +117,7 @@ class source {
   void run() noexcept;
 
   void accept_all() noexcept;
+  void accept_again() noexcept;
 
   void adopt(detail::unique_socket socket, uid_t user);
 
@@ -122,9 +126,6 @@ class source {
 
   /// Closes the oldest connection that has not sent its hello. False: all have (the mutex is held).
   [[nodiscard]] bool close_oldest_silent() noexcept;
-
-  /// At most half of the descriptors that this process may have: the rest of the process needs some, too.
-  [[nodiscard]] static std::size_t most_connections(const same_host_options& options) noexcept;
 
   void work_on(std::uint64_t id) noexcept;
 
@@ -150,12 +151,11 @@ class source {
   [[nodiscard]] bool stage(std::uint64_t id, connection& each, const region_request& request);
   void answer_staged(const stage_job& job, answer_status status) noexcept;
 
-  /// Closes connections that sent no hello in time, and listens again after a shortage of descriptors or
-  /// memory.
+  /// Closes connections that sent no hello in time.
   void sweep() noexcept;
 
   const same_host_options options_;
-  const std::size_t most_connections_{most_connections(options_)};
+  const std::size_t most_connections_ = detail::at_most_half_of_descriptors(options_.max_connections);
   detail::reader_gate gate_;
   const std::string socket_name_;
   const std::uint64_t probe_word_ = detail::random_number();
@@ -167,7 +167,8 @@ class source {
   detail::epoll_set set_{"same_host"};
   detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;
-  bool is_listening_ = true;  ///< used by the thread alone, as the next
+  /// When the thread accepts again after a shortage of descriptors or memory. Used by it alone, as the next.
+  std::optional<clock::time_point> accepts_at_{};
   std::uint64_t last_connection_ = 0;
   std::atomic<std::uint32_t> visitors_ = 0;
   std::mutex mutex_;

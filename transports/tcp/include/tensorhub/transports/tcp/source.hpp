@@ -20,7 +20,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -34,6 +33,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -42,6 +42,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
@@ -178,7 +179,8 @@ class source {
         copying;  ///< connections that wait for a copy; used by the thread alone, as the next
     std::vector<std::uint64_t> copied_ids;  ///< room for the same
     std::jthread thread;
-    bool listening = true;  ///< the thread's own
+    /// The thread's own, as the two before: when it accepts again after a shortage of descriptors or memory.
+    std::optional<std::chrono::steady_clock::time_point> accepts_at{};
     loop() { set.must_add(event.descriptor(), event_id); }
   };
 
@@ -188,6 +190,8 @@ class source {
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::uint64_t budget_bytes = 8u << 20;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
+  /// Shorter than a reader's patience (contact_options::next_connect_timeout).
+  static constexpr std::chrono::milliseconds shortage_pause{100};
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds idle_time{1};
@@ -253,6 +257,7 @@ class source {
       }
       look_at_copies(here);
       const auto now = std::chrono::steady_clock::now();
+      if (here.accepts_at && now >= *here.accepts_at) accept_again(here);
       if (now >= next_sweep) {
         next_sweep = now + sweep_interval;
         sweep(here, now);
@@ -261,7 +266,7 @@ class source {
   }
 
   static int wait_for_events(loop& here, std::span<epoll_event> events) noexcept {
-    std::chrono::milliseconds patience = sweep_interval;
+    std::chrono::milliseconds patience = here.accepts_at ? shortage_pause : sweep_interval;
     if (!here.copying.empty()) {
       pollfd any{here.set.descriptor(), POLLIN, 0};
       const timespec soon{0, copy_poll_ns};
@@ -284,9 +289,9 @@ class source {
           ::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
+          // Readers wait in the backlog for a moment, instead of keeping this thread busy.
           here.set.change(listener_.socket.get(), 0, listener_id);
-          here.listening = false;
+          here.accepts_at = std::chrono::steady_clock::now() + shortage_pause;
         }
         return;
       }
@@ -298,6 +303,11 @@ class source {
       } catch (...) {  // no memory: the reader is refused
       }
     }
+  }
+
+  void accept_again(loop& here) noexcept {
+    here.accepts_at.reset();
+    here.set.change(listener_.socket.get(), EPOLLIN, listener_id);
   }
 
   void adopt(detail::unique_socket socket) {
@@ -397,13 +407,6 @@ class source {
     return closed;
   }
 
-  /// At most half of the descriptors that this process may have: the rest of the process needs some, too.
-  [[nodiscard]] static std::size_t most_connections(const tcp_options& options) noexcept {
-    rlimit files{};
-    if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
-    return std::min<std::size_t>(options.max_connections, std::max<std::size_t>(1, files.rlim_cur / 2));
-  }
-
   /// `events`: zero if the connection was in `copying` and is no longer.
   void work_on(loop& here, std::uint64_t id, std::uint32_t events) noexcept {
     for (auto visitors = here.visitors.load(); visitors != 0; visitors = here.visitors.load()) {
@@ -464,20 +467,13 @@ class source {
     return status;
   }
 
-  /// Closes connections that sent no hello in time, and listens again after a shortage of descriptors or
-  /// memory.
+  /// Closes connections that sent no hello in time.
   void sweep(loop& here, std::chrono::steady_clock::time_point now) noexcept {
-    {
-      const std::lock_guard lock{here.mutex};
-      const auto closed = std::erase_if(here.connections, [&](const auto& entry) {
-        return !entry.second->greeted() && now - entry.second->opened() > greeting_timeout;
-      });
-      connection_count_.fetch_sub(closed);
-    }
-    if (!here.listening && &here == loops_.front().get()) {
-      here.listening = true;
-      here.set.change(listener_.socket.get(), EPOLLIN, listener_id);
-    }
+    const std::lock_guard lock{here.mutex};
+    const auto closed = std::erase_if(here.connections, [&](const auto& entry) {
+      return !entry.second->greeted() && now - entry.second->opened() > greeting_timeout;
+    });
+    connection_count_.fetch_sub(closed);
   }
 
   const tcp_options options_;
@@ -490,7 +486,7 @@ class source {
   reader_seats seats_{options_.max_connections_per_reader};
   std::atomic<bool> stopping_ = false;
   std::atomic<std::size_t> connection_count_ = 0;
-  const std::size_t most_connections_ = most_connections(options_);
+  const std::size_t most_connections_ = detail::at_most_half_of_descriptors(options_.max_connections);
   std::size_t next_loop_ = 0;  ///< used by the first thread alone, as the next two
   std::uint64_t last_connection_ = 0;
   std::deque<std::pair<loop*, std::uint64_t>>

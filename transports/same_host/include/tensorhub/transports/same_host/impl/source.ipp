@@ -102,7 +102,7 @@ TENSORHUB_DECL void source::run() noexcept {
   std::array<epoll_event, 64> events{};
   auto next_sweep = clock::now() + sweep_interval;
   while (!stopping_) {
-    const int count = set_.wait(events, sweep_interval);
+    const int count = set_.wait(events, accepts_at_ ? shortage_pause : sweep_interval);
     for (int i = 0; i < count; ++i) {
       const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
       if (id == listener_id)
@@ -110,8 +110,10 @@ TENSORHUB_DECL void source::run() noexcept {
       else if (id != event_id)
         work_on(id);
     }
-    if (clock::now() < next_sweep) continue;
-    next_sweep = clock::now() + sweep_interval;
+    const auto now = clock::now();
+    if (accepts_at_ && now >= *accepts_at_) accept_again();
+    if (now < next_sweep) continue;
+    next_sweep = now + sweep_interval;
     sweep();
     if (every_second_) every_second_();
   }
@@ -122,9 +124,9 @@ TENSORHUB_DECL void source::accept_all() noexcept {
     detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (!socket) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        // Readers wait in the backlog until the next sweep, instead of keeping this thread busy.
+        // Readers wait in the backlog for a moment, instead of keeping this thread busy.
         set_.change(listener_.get(), 0, listener_id);
-        is_listening_ = false;
+        accepts_at_ = clock::now() + shortage_pause;
       }
       return;
     }
@@ -138,6 +140,11 @@ TENSORHUB_DECL void source::accept_all() noexcept {
     } catch (...) {  // no memory: the reader is refused
     }
   }
+}
+
+TENSORHUB_DECL void source::accept_again() noexcept {
+  accepts_at_.reset();
+  set_.change(listener_.get(), EPOLLIN, listener_id);
 }
 
 TENSORHUB_DECL void source::adopt(detail::unique_socket socket, uid_t user) {
@@ -176,12 +183,6 @@ TENSORHUB_DECL bool source::close_oldest_silent() noexcept {
   if (oldest == connections_.end()) return false;
   connections_.erase(oldest);
   return true;
-}
-
-TENSORHUB_DECL std::size_t source::most_connections(const same_host_options& options) noexcept {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return options.max_connections;
-  return std::min<std::size_t>(options.max_connections, std::max<std::size_t>(1, files.rlim_cur / 2));
 }
 
 TENSORHUB_DECL void source::work_on(std::uint64_t id) noexcept {
@@ -315,16 +316,11 @@ TENSORHUB_DECL void source::answer_staged(const stage_job& job, answer_status st
 }
 
 TENSORHUB_DECL void source::sweep() noexcept {
-  {
-    const std::lock_guard lock{mutex_};
-    const auto now = clock::now();
-    std::erase_if(connections_, [&](const auto& entry) {
-      return !entry.second->greeted && now - entry.second->opened > greeting_timeout;
-    });
-  }
-  if (is_listening_) return;
-  is_listening_ = true;
-  set_.change(listener_.get(), EPOLLIN, listener_id);
+  const std::lock_guard lock{mutex_};
+  const auto now = clock::now();
+  std::erase_if(connections_, [&](const auto& entry) {
+    return !entry.second->greeted && now - entry.second->opened > greeting_timeout;
+  });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail
