@@ -1,7 +1,8 @@
 // Letters of strangers to a source with addressed endpoints: with addresses that are none of the provider's,
-// and more of them than a source answers. And a stranger that a reader connects to.
+// and more of them than a source answers. A stranger that a reader connects to. And crowds of readers.
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -9,18 +10,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
+#include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/error.hpp>
 #include <tensorhub/transports/libfabric.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "descriptor_shortage.hpp"
+#include "support/child_process.hpp"
 
 namespace {
 
 using namespace std::chrono_literals;
 namespace wire = tensorhub::transports::libfabric_detail;
+using processes::child_process;
 using tensorhub::incarnation;
 using tensorhub::transports::libfabric;
 
@@ -139,7 +147,116 @@ class two_faced_listener {
   wire::unique_fid<::fid_pep> listener_;
 };
 
+// ---- crowds
+
+constexpr const char* test_case_of_crowd = "libfabric: what a crowd of readers does (a process of its own)";
+
+struct crowd_order {
+  std::array<char, 32> provider{};
+  std::array<char, 512> address{};
+  std::uint32_t readers = 0;
+  bool keeps_connections = true;
+};
+
+/// Connects so often to a source, in a process of its own. (A fork alone would inherit a libfabric that has
+/// been used.)
+class crowd {
+ public:
+  /// Returns the number of connections that were made.
+  [[nodiscard]] std::uint32_t connect(const std::string& provider, const std::string& address,
+                                      std::uint32_t readers, bool keeps_connections) const {
+    crowd_order order{.readers = readers, .keeps_connections = keeps_connections};
+    provider.copy(order.provider.data(), order.provider.size() - 1);
+    address.copy(order.address.data(), order.address.size() - 1);
+    process_.line().tell(order);
+    return process_.line().take<std::uint32_t>(120s);
+  }
+  void kill() { process_.end(); }
+
+ private:
+  child_process process_ = child_process::of_test_case(test_case_of_crowd);
+};
+
+[[nodiscard]] std::string refusal_of(const std::string& provider, const std::string& address) {
+  libfabric reader{options_of(provider), another_process};
+  auto queue = reader.make_queue(1);
+  try {
+    return reader.connect(queue, {address}, source_id, 20s).usable() ? "" : "not usable";
+  } catch (const tensorhub::error& e) {
+    return e.sentence();
+  }
+}
+
+[[nodiscard]] std::size_t shared_memory_files_of_this_process() {
+  const std::string mine = std::to_string(::getpid()) + ":";
+  std::size_t count = 0;
+  for (const auto& each : std::filesystem::directory_iterator{"/dev/shm"})
+    count += each.path().filename().string().starts_with(mine) ? 1 : 0;
+  return count;
+}
+
 }  // namespace
+
+TEST_CASE("libfabric: what a crowd of readers does (a process of its own)" * doctest::skip()) {
+  const auto line = processes::channel_of_parent();
+  const auto order = line.take<crowd_order>();
+  libfabric reader{options_of(order.provider.data()), stranger_id};
+  auto queue = reader.make_queue(1);
+  std::vector<libfabric::endpoint> kept;
+  std::uint32_t made = 0;
+  for (std::uint32_t i = 0; i < order.readers; ++i) {
+    try {
+      auto endpoint = reader.connect(queue, {order.address.data()}, source_id, 5s);
+      ++made;
+      queue.wait(10ms);
+      if (order.keeps_connections) kept.push_back(std::move(endpoint));
+    } catch (const tensorhub::error&) {  // refused
+    }
+  }
+  line.tell(made);
+  char never = 0;
+  static_cast<void>(line.try_take(never));
+}
+
+TEST_CASE("libfabric: connections take at most half of the descriptors that the process may have") {
+  const crowd silent;
+  const shortages::of_descriptors shortage{100};
+  const libfabric source{options_of("tcp"), source_id};
+  const std::uint32_t made = silent.connect("tcp", source.address().text, 150, true);
+  CHECK(made > 0);
+  CHECK(made <= shortage.limit() / 2);
+  std::vector<tensorhub::detail::unique_fd> left;
+  for (int i = 0; i < 10; ++i) CHECK(left.emplace_back(::dup(STDERR_FILENO)));
+}
+
+TEST_CASE("libfabric: connections over shm that have ended count while they are open") {
+  crowd restless;
+  libfabric::options options = options_of("shm");
+  options.max_connections = 8;
+  const libfabric source{options, source_id};
+  const std::size_t before = shared_memory_files_of_this_process();
+  CHECK(restless.connect("shm", source.address().text, 24, false) == 8);  // and 16 refused
+  CHECK(shared_memory_files_of_this_process() <= before + 8);
+}
+
+TEST_CASE("libfabric: addressed readers that were killed give way to others, late") {
+  crowd killed;
+  const wire::provider provider{options_of("tcp;ofi_rxm")};
+  libfabric::options options = options_of("tcp;ofi_rxm");
+  options.max_connections = 2;
+  const wire::source source{provider, options, source_id, 1, {.addressed = 3s}};
+  const std::string address = source.address().text();
+  CHECK(killed.connect("tcp;ofi_rxm", address, 3, true) == 2);
+  killed.kill();
+  std::string refusal = refusal_of("tcp;ofi_rxm", address);
+  CHECK_MESSAGE(refusal.find("max_connections") != std::string::npos, refusal);
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!refusal.empty() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(200ms);
+    refusal = refusal_of("tcp;ofi_rxm", address);
+  }
+  CHECK_MESSAGE(refusal.empty(), refusal);
+}
 
 TEST_CASE("libfabric: a letter whose address is none of the provider's gets no answer") {
   for (const std::string provider : {"tcp;ofi_rxm", "shm"}) {

@@ -44,8 +44,9 @@ struct libfabric_options {
   /// because some providers then handle host memory differently, and slower.
   bool device_memory = false;
 
-  /// The maximum number of readers' connections. At the limit a new one is refused. With connected endpoints
-  /// it replaces the oldest one instead, if that is ten seconds old, but only once in ten seconds.
+  /// The maximum number of readers' connections; they are at most half of the descriptors that the process
+  /// may have. At the limit a new one is refused. It replaces the oldest one instead, but only once in ten
+  /// seconds, if that is ten seconds old (with addressed endpoints five minutes).
   std::size_t max_connections = 4096;
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding

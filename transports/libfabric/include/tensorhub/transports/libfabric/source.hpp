@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/message.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
@@ -38,9 +39,19 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
+/// The age from which on a source at its limit of connections may replace one by a new one. Readers that
+/// vanished leave connections without a sign; those that are alive connect again.
+struct replaceable_ages {
+  std::chrono::milliseconds connected{10'000};
+  /// A living reader with addressed endpoints notices only by its silence that its own is gone, and waits for
+  /// `libfabric_options::peer_timeout` before it connects again.
+  std::chrono::milliseconds addressed{300'000};
+};
+
 class source {
  public:
-  source(const provider& chosen, const libfabric_options& options, incarnation self, std::uint64_t nonce);
+  source(const provider& chosen, const libfabric_options& options, incarnation self, std::uint64_t nonce,
+         const replaceable_ages& ages = {});
   ~source();
   source(const source&) = delete;
   source& operator=(const source&) = delete;
@@ -88,9 +99,8 @@ class source {
   static constexpr std::chrono::seconds answer_keep{1};
   static constexpr std::chrono::seconds parking_time{60};
   static constexpr std::chrono::milliseconds sweep_interval{500};
-  /// At the limit a new connection replaces the oldest one of at least this age, and no other one for so
-  /// long. A reader that vanished leaves its connection without a sign; one that is alive makes another.
-  static constexpr std::chrono::seconds replaceable_age{10};
+  /// The shortest time between two replacements.
+  static constexpr std::chrono::seconds replacement_interval{10};
   using clock = std::chrono::steady_clock;
 
   template <typename Action>
@@ -188,14 +198,21 @@ class source {
       }
     }
   }
-  /// False: there are as many connections as may be, and none may be replaced now. (None is if readers are
-  /// addressed: they would notice only by silence.)
+  /// False: there are as many connections as may be, and none may be replaced now. Over a provider that
+  /// closes late, the place of a replaced one is free when it is closed.
   [[nodiscard]] bool has_room(clock::time_point now) noexcept;
+  /// Those that are no longer driven count until they are closed.
+  [[nodiscard]] bool is_full() const noexcept {
+    return served_.size() + parked_.size() >= limits_.connections;
+  }
   /// Afterwards the endpoint sends nothing.
   void close(served& each) noexcept;
 
   const provider& provider_;
-  std::size_t max_connections_;
+  struct {
+    std::size_t connections;
+    std::chrono::milliseconds replaceable_age;
+  } const limits_;
   std::string advertised_host_;
   detail::reader_gate gate_;
   std::uint64_t nonce_;

@@ -13,9 +13,10 @@
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
 TENSORHUB_DECL source::source(const provider& chosen, const libfabric_options& options, incarnation self,
-                              std::uint64_t nonce)
+                              std::uint64_t nonce, const replaceable_ages& ages)
     : provider_{chosen},
-      max_connections_{options.max_connections},
+      limits_{detail::at_most_half_of_descriptors(options.max_connections),
+              chosen.connected() ? ages.connected : ages.addressed},
       advertised_host_{options.advertised_host},
       gate_{self},
       nonce_{nonce},
@@ -263,7 +264,7 @@ TENSORHUB_DECL void source::answer_hello(const message& came, clock::time_point 
   const welcome verdict = judged(came.content.from_reader, now);
   const bool refuses = verdict.status != welcome_status::accepted;
   const auto waiting = detail::count(answers_, refuses, &answer::refuses);
-  const std::size_t most = refuses ? most_refusals : max_connections_;
+  const std::size_t most = refuses ? most_refusals : limits_.connections;
   if (static_cast<std::size_t>(waiting) >= most || !greeting_endpoint_.takes(came.address())) return;
   answer reply{std::make_unique<message>(provider_, greeting_domain_.get()), FI_ADDR_NOTAVAIL, now};
   reply.refuses = refuses;
@@ -310,13 +311,14 @@ TENSORHUB_DECL void source::send_answers(clock::time_point now) noexcept {
 }
 
 TENSORHUB_DECL bool source::has_room(clock::time_point now) noexcept {
-  if (served_.size() < max_connections_) return true;
-  if (!provider_.connected() || served_.empty()) return false;
-  if (now - std::max(served_.front().opened, replaced_at_) < replaceable_age) return false;
+  if (!is_full()) return true;
+  if (served_.empty() || !parked_.empty() || now - served_.front().opened < limits_.replaceable_age ||
+      now - replaced_at_ < replacement_interval)
+    return false;
   replaced_at_ = now;
   close(served_.front());
   served_.pop_front();
-  return true;
+  return !is_full();
 }
 
 TENSORHUB_DECL void source::close(served& each) noexcept {
