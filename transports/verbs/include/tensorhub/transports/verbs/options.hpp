@@ -63,7 +63,9 @@ struct verbs_options {
   /// The maximum number of readers' connections. At the limit a new connection replaces the oldest one, if
   /// that is ten seconds old, but only once in ten seconds; otherwise the new connection is refused.
   std::size_t max_connections = 16384;
-  std::size_t max_connections_per_reader = 256;  ///< of one incarnation; further ones are refused
+  /// Of one incarnation. At this limit a new connection replaces the oldest one of its reader, if that is ten
+  /// seconds old; otherwise it is refused.
+  std::size_t max_connections_per_reader = 256;
 
   /// Workers of one process share a transport, and with it a device's protection domain, only if they name
   /// the same one here: a reader of one domain cannot read another, even with a key that it has guessed.

@@ -86,8 +86,8 @@ class source {
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
   /// At the limit a new connection replaces the oldest one of at least this age, and no other one for so
-  /// long. A reader whose machine vanished leaves its queue pair without a sign; one that is alive connects
-  /// again.
+  /// long; at the limit of its reader, the oldest one of that reader. A reader whose machine vanished leaves
+  /// its queue pair without a sign, and so does a broken path; a reader that is alive connects again.
   static constexpr std::chrono::seconds replaceable_age{10};
 
   /// Detects a machine without devices before the libraries print warnings about it.
@@ -119,10 +119,22 @@ class source {
   /// `replaced`, whose place the reader has.
   [[nodiscard]] handle<rdma_cm_id> judge(const rdma_cm_event& event, handle<rdma_cm_id>& replaced) noexcept;
 
-  /// Precondition of both: mutex_ is held.
+  /// Precondition of the three: mutex_ is held.
   [[nodiscard]] welcome_status judge(const hello& greeting, handle<rdma_cm_id>& replaced) noexcept;
   /// False: there are as many connections as may be, and none may be replaced now.
   [[nodiscard]] bool has_room(handle<rdma_cm_id>& replaced) noexcept;
+  /// Takes out the oldest connection that `matches`. False: it is too young, or there is none.
+  template <typename Predicate>
+  [[nodiscard]] bool take_out_oldest(handle<rdma_cm_id>& replaced, Predicate&& matches) noexcept {
+    auto oldest = readers_.end();
+    for (auto each = readers_.begin(); each != readers_.end(); ++each) {
+      if (!matches(std::as_const(each->second))) continue;
+      if (oldest == readers_.end() || each->second.opened < oldest->second.opened) oldest = each;
+    }
+    if (oldest == readers_.end() || clock::now() - oldest->second.opened < replaceable_age) return false;
+    replaced = take_out(oldest);
+    return true;
+  }
 
   /// Takes `id` if it succeeds.
   [[nodiscard]] bool accept(handle<rdma_cm_id>& id, const rail& on, const rdma_conn_param& asked,

@@ -158,22 +158,22 @@ TENSORHUB_DECL welcome_status source::judge(const hello& greeting, handle<rdma_c
   if (greeting.magic != hello_magic) return welcome_status::other_transport;
   const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol));
   if (status != welcome_status::accepted) return status;
-  const auto present = static_cast<std::size_t>(detail::count_if(
-      readers_, [&](const auto& entry) { return entry.second.reader.value == greeting.reader; }));
-  if (present >= max_connections_per_reader_) return welcome_status::crowded;
+  const auto is_of_reader = [&](const reader_connection& each) {
+    return each.reader.value == greeting.reader;
+  };
+  const auto present = static_cast<std::size_t>(
+      detail::count_if(readers_, [&](const auto& entry) { return is_of_reader(entry.second); }));
+  if (present >= max_connections_per_reader_)
+    return take_out_oldest(replaced, is_of_reader) ? welcome_status::accepted : welcome_status::crowded;
   return has_room(replaced) ? welcome_status::accepted : welcome_status::overloaded;
 }
 
 TENSORHUB_DECL bool source::has_room(handle<rdma_cm_id>& replaced) noexcept {
   if (readers_.size() < max_connections_) return true;
-  const auto oldest = std::min_element(readers_.begin(), readers_.end(), [](const auto& a, const auto& b) {
-    return a.second.opened < b.second.opened;
-  });
   const auto now = clock::now();
-  if (oldest == readers_.end() || now - std::max(oldest->second.opened, replaced_at_) < replaceable_age)
-    return false;
+  if (now - replaced_at_ < replaceable_age) return false;
+  if (!take_out_oldest(replaced, [](const reader_connection&) { return true; })) return false;
   replaced_at_ = now;
-  replaced = take_out(oldest);
   return true;
 }
 
