@@ -135,6 +135,33 @@ TEST_CASE("keys that take longer than worker_timeout to revoke: the source lives
   CHECK(reader.memory.holds(2));
 }
 
+TEST_CASE("a dead reader whose cut-off takes longer than worker_timeout: its source lives on") {
+  static constexpr std::chrono::milliseconds cut_off_time{2500};
+  text_pipe pipe;
+  child_process reader{[&] { return read_and_tell(pipe.hear(), "rollout-0"); }};
+  tensorhub::reference_server_options how;
+  how.catalog.worker_timeout = 1000ms;
+  how.catalog.heartbeat_interval = 100ms;
+  hub::reference_server server{how};
+  member<faulty_hub::publisher> source{
+      who(server.address(), "trainer-0"), large_words, {.faults = {.cut_off_time = cut_off_time}}};
+  source.publish(1);
+  const auto self = source.worker.self();
+  pipe.tell(server.address());
+  REQUIRE(reader.output_line() == "reading");
+  reader.signal(SIGKILL);
+  while (server.statistics().workers_dead == 0) std::this_thread::sleep_for(5ms);
+  const auto started = std::chrono::steady_clock::now();
+  const auto report = source.worker.unpublish(20s);
+  const auto waited = std::chrono::steady_clock::now() - started;
+  CHECK(waited > cut_off_time / 2);  // until then it could be read
+  CHECK(waited < 2 * cut_off_time);  // the order, which the server repeats, is carried out once
+  CHECK(!report.forced);
+  CHECK(report.cut_off == 1);
+  CHECK(server.statistics().workers_dead == 1);
+  CHECK(source.worker.self() == self);
+}
+
 TEST_CASE(
     "the only source dies during an update: the reader is told, by name, and is torn until the next one") {
   killed_source scene;

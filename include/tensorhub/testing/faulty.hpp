@@ -45,6 +45,8 @@ struct fault_rates {
   double failed_connections = 0;  ///< per call of `connect`: throws `transport_failed`
   /// No fault: how long `revoke` takes per region, as where a network adapter registers large memory again.
   std::chrono::nanoseconds revoke_time{0};
+  /// No fault either: how long `cut_off` takes, as where copies of a device for that reader must end first.
+  std::chrono::nanoseconds cut_off_time{0};
 };
 
 /// How often each fault occurred; shared by all transports that have this object.
@@ -153,6 +155,10 @@ class faulty : public wrapped_transport<Inner> {
   void revoke(memory_region& region) noexcept {
     std::this_thread::sleep_for(faults_.revoke_time);
     this->inner().revoke(region);
+  }
+  void cut_off(incarnation peer) noexcept {
+    std::this_thread::sleep_for(faults_.cut_off_time);
+    this->inner().cut_off(peer);
   }
   [[nodiscard]] queue make_queue(std::size_t depth) {
     return {this->inner().make_queue(depth), depth, seed_ + queues_++, faults_, counts_};

@@ -26,6 +26,7 @@
 #include "tensorhub/types/units.hpp"
 #include "tensorhub/types/version_number.hpp"
 #include "tensorhub/worker/call_turn.hpp"
+#include "tensorhub/worker/cut_off_orders.hpp"
 #include "tensorhub/worker/data_plane.hpp"
 #include "tensorhub/worker/recorder.hpp"
 #include "tensorhub/worker/results.hpp"
@@ -34,21 +35,6 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 class offloads;
-
-/// Keys are revoked outside of the client's mutex: a transport may need seconds for large memory, and
-/// heartbeats must go on.
-struct key_revocation {
-  std::atomic<bool> runs = false;
-  std::jthread thread{};  ///< guarded by the client's mutex
-  bool may_start = true;  ///< so is this; false: the worker ends, and keys are revoked within that mutex
-
-  /// No deadline: the memory cannot be given back earlier.
-  void await_end() const noexcept { runs.wait(true); }
-  void end() noexcept {
-    runs = false;
-    runs.notify_all();
-  }
-};
 
 /// The layout is fixed and everything is registered: once, by the first call that needs it.
 struct preparation {
@@ -139,7 +125,7 @@ struct worker_state {
   worker_recorder counted;
   worker_updates updates{*this};
   std::unique_ptr<offloads> kept_for_others;  ///< closed before what it uses goes (~worker)
-  key_revocation revocation;
+  cut_off_orders cut_offs{[this](incarnation reader) { cut_off(reader); }};
   bool server_is_silent = false;  ///< the log says so
   client_type client;             ///< last: its thread uses everything above
 
@@ -157,11 +143,16 @@ struct worker_state {
   TENSORHUB_DECL void go_on(session& core);
   TENSORHUB_DECL void carry_out(session& core, session_action& action);
   TENSORHUB_DECL void perform(session& core, const session_actions::use_server& order);
+  TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_reader& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::cut_off_all& order);
-  /// False: there was no memory for it.
-  [[nodiscard]] TENSORHUB_DECL bool report_revoked() noexcept;
   TENSORHUB_DECL void perform(session& core, const session_actions::offload& order);
   TENSORHUB_DECL void perform(session& core, const session_actions::drop& order);
+
+  // ---- the thread of `cut_offs`
+
+  TENSORHUB_DECL void cut_off(incarnation reader);
+  /// False: there was no memory for it.
+  [[nodiscard]] TENSORHUB_DECL bool report_cut_off(incarnation reader) noexcept;
 
   /// The question of `newest_listed`.
   struct listing {

@@ -82,7 +82,8 @@ struct release_source {
 struct stop_pull {
   messages::status reason{};
 };
-/// Close this reader's connections and refuse it from now on, then report `cut_off_done`.
+/// Close this reader's connections and refuse it from now on, then report `cut_off_done`. The session goes on
+/// meanwhile, and the order may be repeated while it is being carried out.
 struct cut_off_reader {
   incarnation reader{};
 };

@@ -71,12 +71,8 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
              [this](session& core) { after_step(core); }} {}
 
 TENSORHUB_DECL worker_state::~worker_state() {
-  std::jthread last;
-  client.with([&](session&, time_point) {
-    revocation.may_start = false;
-    last.swap(revocation.thread);
-  });
-}  // `last` is joined here: it uses the client
+  cut_offs.close();  // its thread uses the client
+}
 
 TENSORHUB_DECL session_options worker_state::told_to_session(const worker_policies& policies,
                                                              digest128 proof) const {
@@ -188,7 +184,7 @@ TENSORHUB_DECL session_result worker_state::wait_for(session_ticket ticket,
   auto result = results.wait(ticket, std::chrono::steady_clock::now() + timeout + answer_margin);
   // Keys may be revoked for longer, and after that the server answers.
   for (bool is_last = false; !result && !is_last;) {
-    is_last = !revocation.runs;
+    is_last = !cut_offs.revokes();
     result = results.wait(ticket, std::chrono::steady_clock::now() + answer_margin);
   }
   if (!result) throw failure(errc::timed_out, "the worker's control thread does not answer");
@@ -286,28 +282,28 @@ TENSORHUB_DECL void worker_state::carry_out(session& core, session_action& actio
 TENSORHUB_DECL void worker_state::perform(session&, const session_actions::use_server& order) {
   client.use_server(order.index);
 }
-TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::cut_off_all& order) {
-  const bool is_last = revocation.thread.get_id() == std::this_thread::get_id();  // cannot join itself
-  if (revocation.may_start && !is_last && !data->revokes_cheaply()) {
-    revocation.runs = true;
-    try {
-      revocation.thread = std::jthread{[this] {
-        detail::name_thread("tensorhub-keys");
-        data->revoke_all();
-        while (!report_revoked()) std::this_thread::sleep_for(std::chrono::milliseconds{10});
-      }};
-      return;
-    } catch (const std::exception&) {  // no thread can be started: heartbeats wait
-    }
-  }
-  worker_detail::perform(*data, core, clock.now(), order);
-  revocation.end();
+TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::cut_off_reader& order) {
+  if (!cut_offs.give(order.reader)) worker_detail::perform(*data, core, clock.now(), order);
 }
-TENSORHUB_DECL bool worker_state::report_revoked() noexcept {
+TENSORHUB_DECL void worker_state::perform(session& core, const session_actions::cut_off_all& order) {
+  if (data->revokes_cheaply() || !cut_offs.give(cut_off_orders::everybody))
+    worker_detail::perform(*data, core, clock.now(), order);
+}
+TENSORHUB_DECL void worker_state::cut_off(incarnation reader) {
+  if (reader == cut_off_orders::everybody)
+    data->revoke_all();
+  else
+    data->cut_off(reader);
+  while (!report_cut_off(reader)) std::this_thread::sleep_for(std::chrono::milliseconds{10});
+}
+TENSORHUB_DECL bool worker_state::report_cut_off(incarnation reader) noexcept {
   try {
-    client.with([this](session& revoked, time_point now) {
-      revoked.all_cut_off(now);
-      revocation.end();  // before the next order can come
+    client.with([this, reader](session& core, time_point now) {
+      if (reader == cut_off_orders::everybody)
+        core.all_cut_off(now);
+      else
+        core.cut_off_done(now, reader);
+      cut_offs.ended(reader);  // before the next order can come
     });
     return true;
   } catch (...) {

@@ -178,7 +178,7 @@ TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
     worker_results::step next = whole_->results.next(ticket, give_up);
     const bool is_silent = !next.order && !next.result;
     // The process may have been stopped until now, the control thread with it: one look more.
-    if (is_silent && (whole_->revocation.runs || !std::exchange(is_last, true))) continue;
+    if (is_silent && (whole_->cut_offs.revokes() || !std::exchange(is_last, true))) continue;
     if (is_silent) throw whole_->failure(errc::timed_out, "the update's own control thread does not answer");
     if (next.result) return *std::move(next.result);
     report.wait_seconds = to_seconds(whole_->clock.now() - started);

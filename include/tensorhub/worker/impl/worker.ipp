@@ -189,7 +189,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
     self.has_left = true;
     self.joined = false;
     self.kept_for_others->leave(until);
-    self.revocation.await_end();
+    self.cut_offs.await_revocation();
     return report;
   }
   if (!self.joined.exchange(false)) {
