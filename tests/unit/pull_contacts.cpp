@@ -173,3 +173,81 @@ TEST_CASE("pull contacts: between attempts a lane ends its reads of a source tha
   CHECK(tried >= 1s);
   CHECK(scene.transfer.is_lost(1));
 }
+
+namespace {
+
+/// Two whole sources; lane 0 reads a chunk of the first one, and lane 1 has read all others from the second.
+struct waiting_read {
+  pull_test::driver d{};
+  pull_contacts contacts{d.core, {.connect_timeout = 1s}};
+  pull_test::holder first{d.shape, 1};
+  pull_test::holder second{d.shape, 2};
+  pull_test::holder third{d.shape, 3};
+  std::array<std::array<channel_id, 2>, 2> channels{};  ///< by lane and source
+  chunk_index chunk = 0;
+  std::optional<pull_contacts::attempt> attempt{};  ///< of lane 0, at the third one
+
+  explicit waiting_read(bool connects) {
+    d.core.add_source(first.facts);
+    d.core.add_source(second.facts);
+    for (const lane_id lane : {0u, 1u}) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        const auto which = contacts.next(lane).value();
+        channels[lane][which.slot] = contacts.made(lane, which);
+      }
+    }
+    REQUIRE(d.believe(channels[0][0], first));
+    REQUIRE(d.believe(channels[1][1], second));
+    chunk = d.take(channels[0][0], pull_test::kind::chunk);
+    if (connects) begin_to_connect();
+    CHECK(d.drain(channels[1][1], second).size() == 8);
+  }
+  void begin_to_connect() {
+    d.core.add_source(third.facts);
+    attempt = contacts.next(0);
+    REQUIRE(attempt.has_value());
+    REQUIRE(attempt->slot == 2);
+  }
+  /// The second lane has nothing else to do.
+  [[nodiscard]] bool loses_first() {
+    CHECK(d.nothing(channels[1][1]));
+    return d.core.is_lost(0);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("pull contacts: the reads of a lane that connects to another source are not late") {
+  waiting_read scene{true};
+  scene.d.pass(60ms);
+  CHECK(scene.d.core.due(scene.channels[1][1]) == time_point::never());
+  CHECK_FALSE(scene.loses_first());
+  SUBCASE("connected") {
+    static_cast<void>(scene.contacts.made(0, *scene.attempt));
+  }
+  SUBCASE("not connected") {
+    static_cast<void>(scene.contacts.failed(0, *scene.attempt, errc::timed_out, "no answer"));
+  }
+  CHECK_FALSE(scene.loses_first());  // the lane has not looked yet
+  CHECK(scene.d.nothing(scene.channels[0][1]));
+  CHECK_FALSE(scene.loses_first());
+  scene.d.pass(40ms);
+  CHECK_FALSE(scene.loses_first());
+  SUBCASE("in time") {
+    scene.d.arrive(scene.channels[0][0], scene.chunk);
+    scene.d.confirm(scene.channels[0][0], scene.first);
+    CHECK(scene.d.core.done());
+  }
+  SUBCASE("slow all the same") {
+    scene.d.pass(20ms);
+    CHECK(scene.loses_first());
+  }
+}
+
+TEST_CASE("pull contacts: the reads of a lane that only waits are late after a while") {
+  waiting_read scene{false};
+  scene.d.pass(40ms);
+  CHECK_FALSE(scene.loses_first());
+  scene.d.pass(20ms);
+  CHECK(scene.loses_first());
+}

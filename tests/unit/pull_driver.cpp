@@ -491,6 +491,44 @@ TEST_CASE("pull driver: a source is reported free before the lane connects to an
   CHECK(is_released());
 }
 
+TEST_CASE("pull driver: a source is not slow because the lane that reads from it connects, or closes one") {
+  source_process<> whole{1};
+  source_process<> fast{2};
+  source_process<> late{3};
+  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = 500ms}}, 20 * chunk};
+  std::atomic<bool> takes_long = false;
+  const auto take_long = [&](incarnation peer) {
+    if (peer != incarnation{3} || !takes_long.exchange(false)) return;
+    whole.transport.resume();  // what it was asked for arrives now
+    std::this_thread::sleep_for(1200ms);
+  };
+  reader.connections().on_close = take_long;
+  reader.connections().on_connect = [&](incarnation peer, duration) { take_long(peer); };
+  reader.driver->add_source(whole.target());
+  reader.driver->add_source(fast.target());
+  bool connects = false;
+  SUBCASE("connects") {
+    connects = true;
+  }
+  SUBCASE("closes") {
+    reader.driver->add_source(late.target());
+  }
+  reader.start();
+  REQUIRE(reader.gate->wait_until_shut(patience));
+  whole.transport.stall();
+  if (!connects) late.transport.stall();
+  reader.gate->open();
+  const auto until = std::chrono::steady_clock::now() + patience;
+  while (reader.driver->progress().chunks < 290 && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(1ms);
+  takes_long = true;
+  connects ? reader.driver->add_source(late.target()) : late.transport.kill();
+  REQUIRE(reader.result());
+  CHECK(reader.bytes == whole.bytes);
+  CHECK(!takes_long);
+  for (const source_failure& failure : reader.seen.failures) CHECK(failure.reason != errc::timed_out);
+}
+
 TEST_CASE("pull driver: who accepts a connection and says nothing does not keep the lanes from the others") {
   for (const std::size_t lanes : {1u, 2u}) {
     CAPTURE(lanes);

@@ -116,6 +116,10 @@ class pull {
   /// The time at which `next` may have a task for this channel even if nothing is reported meanwhile.
   [[nodiscard]] time_point due(channel_id id) const noexcept;
 
+  /// This lane is about to do something that may take long, and will not see its reads end before it asks for
+  /// a task again.
+  void leave_reads(lane_id lane);
+
   /// The shell could not post a task of `next` (the queue was full) and gives it back.
   void not_posted(channel_id id, const pull_task& task);
 
@@ -246,6 +250,8 @@ class pull {
     std::vector<channel_id> channels{};
     std::size_t in_flight = 0;  ///< reads from other datacenters not included
     time_point last_posted{};
+    bool is_away = false;        ///< since `leave_reads`
+    time_point attends_since{};  ///< when it was back
   };
 
   // ---- looking at a source
@@ -364,7 +370,8 @@ class pull {
 
   /// Drops a source if all chunks are taken, this channel is idle, and that source takes much longer for its
   /// last reads than this channel's source would. A source that has all chunks is dropped only in favour of
-  /// another source that has all chunks: the last missing chunk may exist only there.
+  /// another source that has all chunks: the last missing chunk may exist only there. The time of a read does
+  /// not run while its lane is away: it may have ended.
   void drop_slow_source(const channel_record& idle, const source_record& able, time_point now);
   struct slow_source {
     source_slot slot = 0;

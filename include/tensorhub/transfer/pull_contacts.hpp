@@ -48,7 +48,8 @@ class pull_contacts {
   pull_contacts(pull& transfer, const contact_options& options);
 
   /// The next attempt of this lane; empty: there is none until an attempt of any lane ends or a source comes.
-  /// Pre-condition: no attempt of this lane runs.
+  /// Pre-condition: no attempt of this lane runs. Until the lane asks the pull for a task, its reads are not
+  /// late.
   [[nodiscard]] std::optional<attempt> next(lane_id lane);
 
   /// The lane has connected: opens its channel. `ordered_read_bytes`: of the endpoint.

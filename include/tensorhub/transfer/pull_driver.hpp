@@ -350,10 +350,7 @@ class pull_driver {
   /// Connects to sources that are new to this lane. Returns true if an attempt failed and will be repeated.
   bool open_channels(lane_state& self) {
     for (channel_record& channel : self.channels) {
-      if (has_ended_unread(channel)) {
-        channel.endpoint.reset();
-        channel.is_stale = true;
-      }
+      if (has_ended_unread(channel)) close_stale(self, channel);
       if (channel.is_stale) connect_again(self, channel);
     }
     for (;;) {
@@ -416,10 +413,16 @@ class pull_driver {
       if (task.kind == pull_task::kind_type::block) self.block_pending = false;
       core_.not_posted(channel.id, task);
     }
-    if (channel.outstanding > 0) return true;
+    if (channel.outstanding == 0) close_stale(self, channel);
+    return true;
+  }
+  void close_stale(lane_state& self, channel_record& channel) {
+    {
+      const std::lock_guard lock{mutex_};
+      core_.leave_reads(self.number);
+    }
     channel.endpoint.reset();
     channel.is_stale = true;
-    return true;
   }
   void connect_again(lane_state& self, channel_record& channel) {
     channel.is_stale = false;
@@ -430,6 +433,7 @@ class pull_driver {
       const std::lock_guard lock{mutex_};
       target = sources_[channel.slot].target;
       patience = contacts_.patience_for(channel.slot);
+      core_.leave_reads(self.number);
       if (core_.is_lost(channel.slot) || core_.is_idle(channel.slot))
         return self.free_looks.push_back(channel.look);
     }
@@ -709,6 +713,7 @@ class pull_driver {
         channel.endpoint.reset();
         ended = true;
       }
+      if (ended || !failed.empty() || !released.empty() || !stall.empty()) core_.leave_reads(self.number);
     }
     if (handlers_.source_failed) {
       for (const source_failure& failure : failed) handlers_.source_failed(failure);

@@ -104,10 +104,15 @@ TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane,
   return static_cast<channel_id>(channels_.size() - 1);
 }
 
+TENSORHUB_DECL void pull::leave_reads(lane_id lane) {
+  if (lane < lanes_.size()) lanes_[lane].is_away = true;
+}
+
 TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now) {
   channel_record& c = channels_[id];
   source_record& from = sources_[c.slot];
   c.awaits_room = false;
+  if (std::exchange(lanes_[c.lane].is_away, false)) lanes_[c.lane].attends_since = now;
   switch (from.state) {
     case source_state::lost:
     case source_state::reading:
@@ -676,10 +681,12 @@ TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const cha
     if (slow.slot == idle.slot || slow.reads.empty() || sources_[slow.slot].state == source_state::lost)
       continue;
     if (sources_[slow.slot].complete && !able.complete) continue;
+    const lane_record& reader = lanes_[slow.lane];
+    if (reader.is_away) continue;
     const read_record& oldest = slow.reads.front();
     if (!able.complete && (able.map[oldest.chunk / 64] >> (oldest.chunk % 64) & 1) == 0) continue;
-    if (!out || oldest.posted + patience < out->due)
-      out = slow_source{slow.slot, oldest, oldest.posted + patience};
+    const time_point due = std::max(oldest.posted, reader.attends_since) + patience;
+    if (!out || due < out->due) out = slow_source{slow.slot, oldest, due};
   }
   return out;
 }

@@ -23,6 +23,7 @@ TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id
     return std::nullopt;
   }
   source_record& source = sources_[*slot];
+  transfer_->leave_reads(lane);
   attempt out{*slot, patience_for(*slot), source.met == contact::none};
   if (!out.explores) return out;
   source.met = contact::trying;

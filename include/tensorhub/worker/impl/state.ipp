@@ -13,7 +13,6 @@
 #include <variant>
 
 #include "tensorhub/detail/random_id.hpp"
-#include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"
