@@ -90,7 +90,7 @@ class operations : public questions {
   void cut_off_done(time_point now, incarnation reader) {
     if (!fatal_) request(now, messages::cut_off_done_request{reader}, purpose::notice);
   }
-  /// The action `cut_off_all` is done.
+  /// The action `cut_off_all` is done. If this throws, for want of memory, the shell reports it again.
   void all_cut_off(time_point now);
   /// The action `cut_off_all` is being carried out.
   [[nodiscard]] bool is_revoking() const noexcept { return revocation_.runs; }

@@ -379,9 +379,9 @@ TENSORHUB_DECL bool operations::publishes_again(time_point now) {
 }
 
 TENSORHUB_DECL void operations::start_pull() {
-  operation_->at = step::pulling;
   act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal,
                                   !operation_->root});
+  operation_->at = step::pulling;
 }
 
 TENSORHUB_DECL void operations::become_whole(digest128 root) {
@@ -401,8 +401,8 @@ TENSORHUB_DECL void operations::take_source(const messages::assignment& source, 
 }
 
 TENSORHUB_DECL void operations::stop_pull(const messages::status& reason) {
-  operation_->at = step::stopping;
   act(session_actions::stop_pull{reason});
+  operation_->at = step::stopping;
 }
 
 TENSORHUB_DECL void operations::force_drain() {
@@ -424,14 +424,18 @@ TENSORHUB_DECL void operations::revoke_before_pull(bool tells) {
 }
 
 TENSORHUB_DECL void operations::all_cut_off(time_point now) {
-  if (!std::exchange(revocation_.runs, false)) return;
-  if (std::exchange(revocation_.tells, false) && !fatal_) cut_off_done(now, {});
-  for (session_result& each : std::exchange(revocation_.results, {})) results_.push_back(std::move(each));
+  if (!revocation_.runs) return;
+  // If there is no memory for a step, the shell reports again: what was done before it is not repeated.
+  results_.reserve(results_.size() + revocation_.results.size());
+  if (revocation_.tells) cut_off_done(now, {});
+  revocation_.tells = false;
+  if (operation_ && operation_->at == step::revoking) start_pull();
+  if (operation_ && operation_->at == step::pulling && operation_->abort)
+    stop_pull(*operation_->abort);  // its end restores what was held
   if (operation_ && operation_->forced && operation_->deadline == time_point::never())
     operation_->deadline = now + options_.request_retry;
-  if (!operation_ || operation_->at != step::revoking) return;
-  start_pull();
-  if (operation_->abort) stop_pull(*operation_->abort);  // its end restores what was held
+  for (session_result& each : std::exchange(revocation_.results, {})) results_.push_back(std::move(each));
+  revocation_.runs = false;
 }
 
 TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
