@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <tensorhub/detail/unique_fd.hpp>
@@ -19,6 +20,7 @@
 #include <thread>
 
 #include "hub.hpp"
+#include "support/few_allocations.hpp"
 #include "support/few_threads.hpp"
 
 using namespace system_tests;
@@ -101,6 +103,40 @@ TEST_CASE("descriptors that cannot be had: constructors fail with an error that 
   CHECK(code_of(make_server) == errc::ok);
   CHECK(code_of(make_client) == errc::ok);
   CHECK(code_of(make_worker) == errc::ok);
+}
+
+#endif
+
+#if TENSORHUB_MEMORY_CAN_FAIL
+
+TEST_CASE("no memory to say how a transfer ended: the worker ends with an error, and is not busy") {
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.publish(1);
+  auto options = who(server.address(), "rollout-0");
+  options.lanes = 1;
+  options.trace = [](const tensorhub::chunk_event&) {
+    allocations_left = 0;
+    throw std::bad_alloc{};
+  };
+  {
+    rollout reader{options};
+    CHECK_THROWS(reader.worker.update(latest, 5s));
+    allocations_left = -1;
+    std::string sentence;
+    CHECK(code_of([&] { reader.worker.update(latest, 5s); }, &sentence) == errc::system_failed);
+    CHECK(contains(sentence, "construct a new worker"));
+  }
+  options.trace = {};
+  rollout next{options};
+  CHECK(next.worker.update(latest, 20s).version == 1);
+  CHECK(next.memory.holds(1));
+}
+
+#else
+
+TEST_CASE("no memory to say how a transfer ended") {
+  std::puts("SKIPPED: system.exceptions: no memory: the sanitizer replaces operator new itself");
 }
 
 #endif

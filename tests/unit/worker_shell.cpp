@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -103,4 +104,31 @@ TEST_CASE("a step that throws something else, and again at the goodbye, is survi
   all.throws_in_step = true;
   CHECK_NOTHROW(client.with([](quiet_core&, time_point) {}));
   CHECK(all.first().code == errc::system_failed);
+}
+
+TEST_CASE("a caller that cannot tell how something ended ends the session with the reason, sooner or later") {
+  observed all;
+  std::atomic<int> left = 0;
+  SUBCASE("at once") {}
+  SUBCASE("when there is memory for it") {
+    left = 3;
+  }
+  shell client{nobody(), quiet_core{&all}, [&](quiet_core&) {
+                 if (left > 0 && !all.seen().empty()) {
+                   --left;
+                   throw std::bad_alloc{};
+                 }
+               }};
+  try {
+    throw std::runtime_error{"no words"};
+  } catch (...) {
+    client.fail();
+  }
+  for (int tries = 0; tries < 400 && left > 0; ++tries) std::this_thread::sleep_for(10ms);
+  CHECK(left == 0);
+  for (const messages::status& reason : all.seen()) {
+    CHECK(reason.code == errc::system_failed);
+    CHECK(reason.sentence.find("no words") != std::string::npos);
+  }
+  CHECK(!all.seen().empty());
 }

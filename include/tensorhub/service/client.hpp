@@ -8,6 +8,7 @@
 /// Thread safety: `with` may be called from any thread; the core runs under one mutex. `after_step` also runs
 /// under that mutex, in the thread that stepped the core: it must be short, and must not call `with`.
 
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -52,6 +53,7 @@ class client_shell final : private control_end {
   template <typename Call>
   auto with(Call&& call) {
     const std::lock_guard lock{mutex_};
+    if (failure_) settle();
     const time_point now = clock_.now();
     if constexpr (std::is_void_v<std::invoke_result_t<Call, Core&, time_point>>) {
       std::forward<Call>(call)(core_, now);
@@ -63,6 +65,14 @@ class client_shell final : private control_end {
       wake_if_due();
       return value;
     }
+  }
+
+  /// The caller cannot tell the core what it waits for: as if a step had thrown. Pre-condition: an exception
+  /// is being handled.
+  void fail() noexcept {
+    const std::lock_guard lock{mutex_};
+    end_session();
+    wake_if_due();
   }
 
   /// As at `control_connection`.
@@ -89,7 +99,7 @@ class client_shell final : private control_end {
     try {
       out.insert(out.end(), std::make_move_iterator(outbox_.begin()), std::make_move_iterator(outbox_.end()));
       outbox_.clear();
-      sleeps_until_ = core_.next_deadline();
+      sleeps_until_ = failure_ ? now + pause_after_failure : core_.next_deadline();
     } catch (...) {  // no memory
       sleeps_until_ = now + pause_after_failure;
     }
@@ -109,6 +119,7 @@ class client_shell final : private control_end {
   template <typename Step>
   void step_core(Step&& step) noexcept {
     try {
+      if (failure_) std::rethrow_exception(failure_);
       step();
       settle_step();
     } catch (...) {
@@ -120,12 +131,14 @@ class client_shell final : private control_end {
   }
   /// Pre-condition: an exception is being handled.
   void end_session() noexcept {
+    failure_ = std::current_exception();
     try {
       core_.receive(clock_.now(),
                     messages::goodbye_of_shell(
                         {errc::system_failed, "this worker's control connection has failed: " +
                                                   detail::exception_text() + "; construct a new worker"}));
       settle_step();
+      failure_ = nullptr;
     } catch (...) {  // no memory: the next step tries again
     }
   }
@@ -138,7 +151,7 @@ class client_shell final : private control_end {
       for (auto& message : output) outbox_.push_back(std::move(message));
   }
   void wake_if_due() {
-    if (!outbox_.empty() || core_.next_deadline() < sleeps_until_) connection_->wake();
+    if (failure_ || !outbox_.empty() || core_.next_deadline() < sleeps_until_) connection_->wake();
   }
 
   const std::shared_ptr<control_connection> connection_;
@@ -147,6 +160,7 @@ class client_shell final : private control_end {
   Core core_;  ///< guarded by mutex_, as all below
   const std::function<void(Core&)> after_step_;
   std::vector<messages::envelope> outbox_;         ///< not taken by the connection yet
+  std::exception_ptr failure_;                     ///< the session has to end with it
   time_point sleeps_until_ = time_point::never();  ///< when the connection steps this end at the latest
 };
 

@@ -122,10 +122,20 @@ class worker_updates {
                                                         update_state* handle = nullptr);
   /// In the place of a transfer: the neighbour's bytes. Nothing can stop it once it has begun.
   TENSORHUB_DECL void copy_now(const pull_order& order, update_report& report);
+  /// Its part before the session is told: how it ended.
+  [[nodiscard]] TENSORHUB_DECL messages::status copy(update_report& report, std::vector<digest128>& digests,
+                                                     bool& is_intact);
   /// The digests of the bytes that were copied. Throws `source_lost` if they may have changed meanwhile.
   [[nodiscard]] TENSORHUB_DECL std::vector<digest128> digests_of_copy();
   /// One transfer, until it is complete, failed or stopped; tells the session how it ended.
   TENSORHUB_DECL void pull_now(pull_order order, update_report& report, update_state* handle);
+  /// Its part before the session is told: how it ended.
+  [[nodiscard]] TENSORHUB_DECL messages::status pull_all(pull_order order, std::unique_ptr<transfer>& begun,
+                                                         update_state* handle);
+  /// The transfer has ended. Pre-condition: the client's mutex is held.
+  TENSORHUB_DECL void forget_transfer() noexcept;
+  /// There is no memory to say how it ended: the session ends. Pre-condition: an exception is being handled.
+  TENSORHUB_DECL void fail_transfer() noexcept;
   /// What a transfer tells while it runs; its lanes call.
   [[nodiscard]] TENSORHUB_DECL transfer_events events_of(const pull_order& order, update_state* handle);
   /// What the caller waits for first, if it takes tensors one by one.

@@ -190,35 +190,53 @@ TENSORHUB_DECL session_result worker_updates::carry_out(session_ticket ticket,
 
 TENSORHUB_DECL void worker_updates::copy_now(const pull_order& order, update_report& report) {
   const auto started = whole_->clock.now();
-  worker_state& neighbour = *copied_from_->owner;
-  messages::status trouble{};
-  std::vector<digest128> digests;
-  bool is_intact = true;
-  if (whole_->client.with([&](session& core, time_point) { return stop_requested_ || core.fatal(); })) {
-    trouble = {errc::cancelled, "the copy was stopped before it had begun"};
-  } else {
-    try {
-      is_intact = whole_->data->copies_cannot_fail();
-      whole_->data->copy_from(*neighbour.data);
-      is_intact = false;
-      digests = digests_of_copy();
-      report.bytes = whole_->shape.bytes();
-      report.sources = {neighbour.options.replica + "/" + std::to_string(whole_->options.shard.index)};
-      report.paths = {"copy"};
-      report.source_bytes = {report.bytes};
-      whole_->counted.received("copy", false, report.bytes);
-    } catch (...) {
-      trouble = worker_detail::status_of_exception("the copy failed");
-    }
+  try {
+    std::vector<digest128> digests;
+    bool is_intact = true;
+    messages::status trouble = copy(report, digests, is_intact);
+    report.pull_seconds = to_seconds(whole_->clock.now() - started);
+    whole_->client.with([&](session& core, time_point now) {
+      forget_transfer();
+      const bool is_complete = trouble.ok();
+      worker_detail::report_end(*whole_->data, core, now,
+                                {order.version, is_complete, is_intact, std::move(trouble), digests});
+    });
+  } catch (...) {
+    fail_transfer();
   }
-  report.pull_seconds = to_seconds(whole_->clock.now() - started);
-  whole_->client.with([&](session& core, time_point now) {
-    stop_requested_ = false;
-    pending_changes_.clear();
-    const bool is_complete = trouble.ok();
-    worker_detail::report_end(*whole_->data, core, now,
-                              {order.version, is_complete, is_intact, std::move(trouble), digests});
-  });
+}
+
+TENSORHUB_DECL messages::status worker_updates::copy(update_report& report, std::vector<digest128>& digests,
+                                                     bool& is_intact) {
+  worker_state& neighbour = *copied_from_->owner;
+  if (whole_->client.with([&](session& core, time_point) { return stop_requested_ || core.fatal(); }))
+    return {errc::cancelled, "the copy was stopped before it had begun"};
+  try {
+    is_intact = whole_->data->copies_cannot_fail();
+    whole_->data->copy_from(*neighbour.data);
+    is_intact = false;
+    digests = digests_of_copy();
+    report.bytes = whole_->shape.bytes();
+    report.sources = {neighbour.options.replica + "/" + std::to_string(whole_->options.shard.index)};
+    report.paths = {"copy"};
+    report.source_bytes = {report.bytes};
+    whole_->counted.received("copy", false, report.bytes);
+    return {};
+  } catch (...) {
+    return worker_detail::status_of_exception("the copy failed");
+  }
+}
+
+TENSORHUB_DECL void worker_updates::forget_transfer() noexcept {
+  running_ = nullptr;
+  stop_requested_ = false;
+  pending_changes_.clear();
+  preferred_.clear();
+  chunks_received_ = 0;
+}
+TENSORHUB_DECL void worker_updates::fail_transfer() noexcept {
+  whole_->client.with([&](session&, time_point) { forget_transfer(); });
+  whole_->client.fail();
 }
 
 TENSORHUB_DECL std::vector<digest128> worker_updates::digests_of_copy() {
@@ -240,7 +258,27 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
   const auto started = whole_->clock.now();
   const version_number version = order.version;
   std::unique_ptr<transfer> begun;
-  messages::status trouble{errc::cancelled, "the transfer was stopped"};
+  try {
+    messages::status trouble = pull_all(std::move(order), begun, handle);
+    report.pull_seconds = to_seconds(whole_->clock.now() - started);
+    whole_->client.with([&](session& core, time_point now) {
+      forget_transfer();
+      const bool complete = trouble.ok();
+      worker_detail::report_end(*whole_->data, core, now,
+                                {version, complete, !begun || begun->intact(), std::move(trouble),
+                                 complete ? begun->table() : std::span<const digest128>{}});
+    });
+  } catch (...) {
+    fail_transfer();
+  }
+  if (!begun) return;  // last: without memory these throw
+  report.add(begun->progress());
+  whole_->counted.transferred(begun->progress());
+}
+
+TENSORHUB_DECL messages::status worker_updates::pull_all(pull_order order, std::unique_ptr<transfer>& begun,
+                                                         update_state* handle) {
+  const version_number version = order.version;
   // Whatever is thrown here, by the library or by a callback of the options: the session must learn of the
   // end, and nobody may use the transfer after it.
   try {
@@ -261,28 +299,12 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
       if (const auto root = std::exchange(committed_, std::nullopt)) begun->commit(*root);
       if (std::exchange(stop_requested_, false) || core.fatal()) begun->stop();
     });
-    if (begun->run()) {
-      whole_->data->unpack();
-      trouble = {};
-    }
+    if (!begun->run()) return {errc::cancelled, "the transfer was stopped"};
+    whole_->data->unpack();
+    return {};
   } catch (...) {
-    trouble = worker_detail::status_of_exception("the transfer failed");
+    return worker_detail::status_of_exception("the transfer failed");
   }
-  report.pull_seconds = to_seconds(whole_->clock.now() - started);
-  whole_->client.with([&](session& core, time_point now) {
-    running_ = nullptr;
-    stop_requested_ = false;
-    pending_changes_.clear();
-    preferred_.clear();
-    chunks_received_ = 0;
-    const bool complete = trouble.ok();
-    worker_detail::report_end(*whole_->data, core, now,
-                              {version, complete, !begun || begun->intact(), std::move(trouble),
-                               complete ? begun->table() : std::span<const digest128>{}});
-  });
-  if (!begun) return;  // last: without memory these throw
-  report.add(begun->progress());
-  whole_->counted.transferred(begun->progress());
 }
 
 TENSORHUB_DECL std::vector<chunk_index> worker_updates::first_wanted(update_state* handle) {
