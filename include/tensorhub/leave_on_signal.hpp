@@ -8,10 +8,10 @@
 ///     while (!on_notice.requested()) { ... }                 // then end the process as usual
 ///
 /// Each worker drains, hands over what is retained and nobody else has, and leaves (`worker::leave`), all
-/// within the grace; what fails, and what is lost, is told to `log`. A handler notes that the signal has
-/// come, and a thread of this object does the rest. No signal is blocked: a program that this process
-/// executes begins with the default handling of these signals, and a child that is only forked has that of
-/// before.
+/// within the grace; what fails, and what is lost, is told to `log` when all have left. A handler notes that
+/// the signal has come, and a thread of this object does the rest: it calls `log`, without a lock. No signal
+/// is blocked: a program that this process executes begins with the default handling of these signals, and a
+/// child that is only forked has that of before.
 ///
 /// Thread safety: all members may be called from any thread. A worker must outlive this object, whose end
 /// waits for those that leave, or be forgotten (`forget` waits likewise). A worker that is watched after the
@@ -24,8 +24,8 @@
 #include <initializer_list>
 #include <mutex>
 #include <stop_token>
+#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
@@ -72,15 +72,19 @@ class leave_on_signal {
   TENSORHUB_DECL void forget(const void* worker);
   TENSORHUB_DECL void run(const std::stop_token& stop);
   TENSORHUB_DECL void leave_all();
-  TENSORHUB_DECL void leave_one(const leaving& leave,
-                                std::chrono::steady_clock::time_point until) const noexcept;
+  struct watched {
+    const void* worker = nullptr;
+    leaving leave{};
+    std::string trouble{};  ///< for `log`; empty: none
+  };
+  TENSORHUB_DECL static void leave_one(watched& which, std::chrono::steady_clock::time_point until) noexcept;
   TENSORHUB_DECL void give_back() noexcept;
 
   std::chrono::milliseconds grace_;
   std::function<void(const log_line&)> log_;
   std::vector<int> signals_;
   std::mutex mutex_;
-  std::vector<std::pair<const void*, leaving>> watched_;
+  std::vector<watched> watched_;
   std::atomic<bool> requested_ = false;
   std::atomic<bool> done_ = false;
   std::jthread thread_;  ///< last: it uses everything above

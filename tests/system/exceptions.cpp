@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <future>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -64,6 +65,34 @@ TEST_CASE("logs that throw end no thread: server, worker, seeder") {
   rollout reader{options};
   CHECK(reader.worker.update(latest, 20s).version == 1);
   CHECK(reader.memory.holds(1));
+}
+
+TEST_CASE("leave_on_signal: its log gets one line at a time, and may forget a worker meanwhile") {
+  struct stuck {
+    void leave(std::chrono::milliseconds) { throw std::runtime_error{"stuck"}; }
+  };
+  std::array<stuck, 3> all{};
+  std::atomic<int> lines = 0, running = 0;
+  std::atomic<bool> forgets = true, overlap = false;
+  std::array<std::future<void>, 3> forgetting{};
+  tensorhub::leave_on_signal* self = nullptr;
+  const auto log = [&](const tensorhub::log_line& line) {
+    if (++running > 1) overlap = true;
+    const auto number = static_cast<std::size_t>(lines++);
+    CHECK(contains(line.text, "stuck"));
+    forgetting[number] = std::async(std::launch::async, [&, number] { self->forget(all[number]); });
+    if (forgetting[number].wait_for(2s) != std::future_status::ready) forgets = false;
+    --running;
+  };
+  tensorhub::leave_on_signal on_notice{1s, {SIGUSR1}, log};
+  self = &on_notice;
+  for (stuck& each : all) on_notice.watch(each);
+  std::raise(SIGUSR1);
+  for (int i = 0; i < 3000 && !on_notice.done(); ++i) std::this_thread::sleep_for(10ms);
+  CHECK(on_notice.done());
+  CHECK(lines == 3);
+  CHECK(!overlap);
+  CHECK(forgets);
 }
 
 #if TENSORHUB_UNDER_ADDRESS_SANITIZER

@@ -119,12 +119,12 @@ TENSORHUB_DECL void leave_on_signal::give_back() noexcept {
 
 TENSORHUB_DECL void leave_on_signal::watch(const void* worker, leaving leave) {
   const std::lock_guard lock{mutex_};
-  watched_.emplace_back(worker, std::move(leave));
+  watched_.push_back({worker, std::move(leave)});
 }
 
 TENSORHUB_DECL void leave_on_signal::forget(const void* worker) {
   const std::lock_guard lock{mutex_};
-  std::erase_if(watched_, [&](const auto& each) { return each.first == worker; });
+  std::erase_if(watched_, [&](const watched& each) { return each.worker == worker; });
 }
 
 TENSORHUB_DECL void leave_on_signal::run(const std::stop_token& stop) {
@@ -140,31 +140,35 @@ TENSORHUB_DECL void leave_on_signal::run(const std::stop_token& stop) {
 TENSORHUB_DECL void leave_on_signal::leave_all() {
   requested_ = true;
   const auto until = detail::end_of(grace_);
-  const std::lock_guard lock{mutex_};
+  std::vector<watched> left;
   {
-    std::vector<std::jthread> threads;
-    for (const auto& each : watched_) {
-      try {
-        threads.emplace_back([this, &leave = each.second, until] { leave_one(leave, until); });
-      } catch (const std::exception&) {  // no thread can be started: one after the other
-        leave_one(each.second, until);
+    const std::lock_guard lock{mutex_};
+    {
+      std::vector<std::jthread> threads;
+      for (watched& each : watched_) {
+        try {
+          threads.emplace_back([&each, until] { leave_one(each, until); });
+        } catch (const std::exception&) {  // no thread can be started: one after the other
+          leave_one(each, until);
+        }
       }
-    }
-  }  // waits for them
+    }  // waits for them
+    left.swap(watched_);
+  }
+  for (watched& each : left)
+    if (!each.trouble.empty() && log_) log_({log_level::warning, std::move(each.trouble), {}});
   done_ = true;
 }
 
-TENSORHUB_DECL void leave_on_signal::leave_one(const leaving& leave,
-                                               std::chrono::steady_clock::time_point until) const noexcept {
+TENSORHUB_DECL void leave_on_signal::leave_one(watched& which,
+                                               std::chrono::steady_clock::time_point until) noexcept {
   try {
-    std::string trouble;
     try {
-      if (leave(detail::time_left(until)))
-        trouble = "a retained version is lost: nobody could take it within the grace";
+      if (which.leave(detail::time_left(until)))
+        which.trouble = "a retained version is lost: nobody could take it within the grace";
     } catch (const std::exception& e) {
-      trouble = std::string{"could not leave within the grace: "} + e.what();
+      which.trouble = std::string{"could not leave within the grace: "} + e.what();
     }
-    if (!trouble.empty() && log_) log_({log_level::warning, std::move(trouble), {}});
   } catch (...) {  // no memory even for the words
   }
 }
