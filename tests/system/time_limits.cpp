@@ -672,6 +672,23 @@ TEST_CASE("a handle that another one is assigned to cancels its update, as its e
   CHECK(first.worker.update(latest, 20s).version == 1);  // its own has ended
 }
 
+TEST_CASE("a worker may be destroyed once its update has ended, while another thread cancels that") {
+  hub::reference_server server;
+  trainer source{patient(server.address(), "trainer-0"), 1000};
+  source.worker.publish(1);
+  for (int round = 0; round < 20; ++round) {
+    auto reader = std::make_unique<rollout>(patient(server.address(), "rollout-0"), 1000);
+    auto running = reader->worker.update_async(latest, 20s);
+    const std::jthread canceller{[&] {
+      std::this_thread::sleep_for(round * 1ms);
+      running.cancel();
+    }};
+    const errc code = code_of([&] { static_cast<void>(running.wait(20s)); });
+    reader.reset();
+    CHECK((code == errc::ok || code == errc::cancelled));
+  }
+}
+
 TEST_CASE("the handle of an update that has ended may be destroyed after its worker") {
   hub::reference_server server;
   trainer source{patient(server.address(), "trainer-0"), 1000};

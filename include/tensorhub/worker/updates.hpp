@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -53,6 +54,7 @@ struct update_state {
   session_ticket join_ticket = 0;  ///< of the join before it; guarded by the client's mutex
   session_ticket ticket = 0;
   bool cancelled = false;
+  std::size_t cancelling = 0;  ///< calls of `cancel` that use the owner: the update ends after them
   std::optional<tensor_arrivals> arrivals{};  ///< once a transfer has begun
   std::uint64_t transfer = 0;                 ///< of those of the data plane, the one that is this update's
   std::vector<std::size_t> order{};           ///< the tensors that were asked for one by one

@@ -82,7 +82,8 @@ TENSORHUB_DECL update_handle worker_updates::update_async(version_selector selec
     } catch (...) {
       failed = std::current_exception();
     }
-    const std::lock_guard lock{state->mutex};
+    std::unique_lock lock{state->mutex};
+    state->changed.wait(lock, [&] { return state->cancelling == 0; });
     state->report = std::move(report);
     state->failure = failed;
     state->ended = true;
@@ -401,7 +402,20 @@ TENSORHUB_DECL update_progress update_handle::progress() const {
   return state_->owner->updates.progress_of(*state_);
 }
 TENSORHUB_DECL void update_handle::cancel() {
-  if (!done()) state_->owner->updates.cancel(*state_);  // its worker may have ended since
+  {
+    const std::lock_guard lock{state_->mutex};
+    if (state_->ended) return;  // its worker may have ended since
+    ++state_->cancelling;
+  }
+  struct in_use {
+    update_state& of;
+    ~in_use() {
+      const std::lock_guard lock{of.mutex};
+      --of.cancelling;
+      of.changed.notify_all();
+    }
+  } const until_cancelled{*state_};
+  state_->owner->updates.cancel(*state_);
 }
 TENSORHUB_DECL bool update_handle::done() const {
   const std::lock_guard lock{state_->mutex};
