@@ -495,12 +495,12 @@ TEST_CASE("pull driver: a source is not slow because the lane that reads from it
   source_process<> whole{1};
   source_process<> fast{2};
   source_process<> late{3};
-  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = 500ms}}, 20 * chunk};
+  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = 1s}}, 20 * chunk};
   std::atomic<bool> takes_long = false;
   const auto take_long = [&](incarnation peer) {
     if (peer != incarnation{3} || !takes_long.exchange(false)) return;
     whole.transport.resume();  // what it was asked for arrives now
-    std::this_thread::sleep_for(1200ms);
+    std::this_thread::sleep_for(1800ms);
   };
   reader.connections().on_close = take_long;
   reader.connections().on_connect = [&](incarnation peer, duration) { take_long(peer); };
