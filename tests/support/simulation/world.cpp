@@ -28,7 +28,7 @@ simulation::simulation(simulation_options options, simulated_policies policies)
                   for (const auto& [version, able] : promises_.given_up)  // by the server before
                     if (able.empty()) retained_.excuse(events_.now(), version);
                   promises_.retained.attach(events_.now(), events_.now() + catalog_settings().recovery_grace);
-                  grace_.attach(events_.now(), latest_published_);
+                  grace_.attach(events_.now(), last_.published);
                 },
                 [this](std::size_t index) { flush_server(index); }}},
       rules_{catalog_settings(), statistics_, [this](violation found) { violate(std::move(found)); }} {

@@ -425,7 +425,7 @@ class simulation {
 
   /// Another caller of the process waits for the next version, or until the end for one that does not come.
   void watch(worker_type& worker) {
-    const std::uint64_t number = ++last_.watch % 2 == 0 ? UINT64_MAX : latest_published_.value + 1;
+    const std::uint64_t number = ++last_.watch % 2 == 0 ? UINT64_MAX : last_.published.value + 1;
     const version_selector wanted = at_least(version_number{number});
     call(
         worker, "wait", time_point{} + options_.length - events_.now(),
@@ -455,7 +455,7 @@ class simulation {
     const session_ticket ticket = call(
         worker, "update", std::chrono::milliseconds{500},
         [this](session& core, time_point now, time_point deadline) {
-          return core.update(now, at_least(version_number{latest_published_.value + 1000}), deadline);
+          return core.update(now, at_least(version_number{last_.published.value + 1000}), deadline);
         },
         [this, &worker, round, times](const session_result&) {
           events_.after(duration{0},
@@ -466,7 +466,7 @@ class simulation {
   }
 
   [[nodiscard]] version_selector random_selector() {
-    const version_number latest_known = latest_published_;
+    const version_number latest_known = last_.published;
     if (events_.chance(options_.old_versions)) {
       const std::uint64_t back = events_.below(std::min<std::uint64_t>(latest_known.value, 4));
       return exactly(version_number{latest_known.value - back});
@@ -678,7 +678,7 @@ class simulation {
     note_goodbyes(output);
     for (const outgoing& out : output) {
       if (const auto* push = get_if<messages::version_push>(&out.message.body)) {
-        latest_published_ = std::max(latest_published_, push->version);
+        last_.published = std::max(last_.published, push->version);
       }
       const worker_type* worker = find(out.to);
       const bool is_current = worker != nullptr && at(place_of(worker->core())) == worker;
@@ -843,8 +843,8 @@ class simulation {
        [this](violation found) { violate(std::move(found)); }}};
   struct {
     std::uint64_t incarnation = 100, step = 0, watch = 0;
+    version_number published{1};
   } last_;
-  version_number latest_published_{1};
   struct {
     version_number version{};
     std::size_t replicas_at_rest = 0;
