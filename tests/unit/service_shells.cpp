@@ -206,7 +206,7 @@ TEST_CASE("client shell: with runs in the core, returns what it returns, and is 
 }
 
 TEST_CASE("client shell: what the core says is sent, what is answered is received") {
-  const reference_server<> server;
+  const reference_server<> server{{.catalog = {.recovery_grace = 0ms}}};
   fake_client client{connected(server.address()), {}, count_step};
   client.with([](fake_core& core, time_point) {
     core.output.push_back(request(7, 1, messages::list_request{}));
