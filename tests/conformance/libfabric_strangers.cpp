@@ -221,8 +221,9 @@ TEST_CASE("libfabric: what a crowd of readers does (a process of its own)" * doc
 TEST_CASE("libfabric: connections take at most half of the descriptors that the process may have") {
   const crowd silent;
   const shortages::of_descriptors shortage{100};
-  const libfabric source{options_of("tcp"), source_id};
-  const std::uint32_t made = silent.connect("tcp", source.address().text, 150, true);
+  const wire::provider provider{options_of("tcp")};
+  const wire::source source{provider, options_of("tcp"), source_id, 1, {.connected = 1h}};
+  const std::uint32_t made = silent.connect("tcp", source.address().text(), 150, true);
   CHECK(made > 0);
   CHECK(made <= shortage.limit() / 2);
   std::vector<tensorhub::detail::unique_fd> left;
@@ -244,13 +245,13 @@ TEST_CASE("libfabric: addressed readers that were killed give way to others, lat
   const wire::provider provider{options_of("tcp;ofi_rxm")};
   libfabric::options options = options_of("tcp;ofi_rxm");
   options.max_connections = 2;
-  const wire::source source{provider, options, source_id, 1, {.addressed = 3s}};
+  const wire::source source{provider, options, source_id, 1, {.addressed = 15s}};
   const std::string address = source.address().text();
   CHECK(killed.connect("tcp;ofi_rxm", address, 3, true) == 2);
   killed.kill();
   std::string refusal = refusal_of("tcp;ofi_rxm", address);
   CHECK_MESSAGE(refusal.find("max_connections") != std::string::npos, refusal);
-  const auto until = std::chrono::steady_clock::now() + 20s;
+  const auto until = std::chrono::steady_clock::now() + 60s;
   while (!refusal.empty() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(200ms);
     refusal = refusal_of("tcp;ofi_rxm", address);

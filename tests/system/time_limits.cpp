@@ -681,7 +681,8 @@ TEST_CASE("a worker may be destroyed once its update has ended, while another th
     auto running = reader->worker.update_async(latest, 20s);
     const std::jthread canceller{[&] {
       std::this_thread::sleep_for(round * 1ms);
-      running.cancel();
+      do running.cancel();
+      while (!running.done());
     }};
     const errc code = code_of([&] { static_cast<void>(running.wait(20s)); });
     reader.reset();

@@ -5,8 +5,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -89,12 +91,18 @@ TEST_CASE(
   CHECK(slow.seen() == std::vector{one, cut_off_orders::everybody, two});
 }
 
-TEST_CASE("after `close` the caller must carry an order out") {
+TEST_CASE("after `close` the caller must carry an order out, unless the thread still does") {
   slow_transport slow;
-  slow.may_end = 1;
   CHECK(slow.orders.give(one));
-  slow.orders.close();
-  CHECK(slow.seen() == std::vector{one});
+  slow.await(1);
+  {
+    const std::jthread closing{[&] { slow.orders.close(); }};
+    for (std::uint64_t id = 10; slow.orders.give({id}); ++id) std::this_thread::sleep_for(1ms);
+    CHECK(slow.orders.give(one));
+    slow.may_end = 1000;
+  }
+  const std::vector<incarnation> seen = slow.seen();
+  CHECK(std::count(seen.begin(), seen.end(), one) == 1);
   CHECK(!slow.orders.give(two));
   CHECK(!slow.orders.give(cut_off_orders::everybody));
   CHECK(!slow.orders.revokes());

@@ -127,6 +127,17 @@ TEST_CASE("inquiry: a silent server is given up, also by calls that end before i
   REQUIRE_FALSE(s.core.take_actions().empty());
 }
 
+TEST_CASE("inquiry: the time between a call without an answer and the next one is not the server's") {
+  scene s{2};
+  static_cast<void>(s.core.list(s.now, "m", s.now + 500ms));
+  s.pass(1h);
+  static_cast<void>(s.core.list(s.now, "m", s.now + 30s));
+  s.pass(2s);
+  CHECK(s.core.take_actions().empty());
+  s.pass(1s);
+  CHECK(s.core.take_actions().size() == 1);
+}
+
 TEST_CASE("inquiry: another session has moved the connection") {
   scene s{2};
   static_cast<void>(s.core.list(s.now, "m", s.now + 30s));

@@ -21,6 +21,7 @@
 #include "fragile_transport.hpp"
 #include "support/few_threads.hpp"
 #include "support/gated.hpp"
+#include "support/sanitizers.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
 #include "tensorhub/policy/integrity/xxh3_128.hpp"
@@ -495,12 +496,14 @@ TEST_CASE("pull driver: a source is not slow because the lane that reads from it
   source_process<> whole{1};
   source_process<> fast{2};
   source_process<> late{3};
-  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = 1s}}, 20 * chunk};
+  constexpr std::chrono::milliseconds slow_after =
+      TENSORHUB_UNDER_ADDRESS_SANITIZER || TENSORHUB_UNDER_THREAD_SANITIZER ? 5000ms : 1000ms;
+  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = slow_after}}, 20 * chunk};
   std::atomic<bool> takes_long = false;
   const auto take_long = [&](incarnation peer) {
     if (peer != incarnation{3} || !takes_long.exchange(false)) return;
     whole.transport.resume();  // what it was asked for arrives now
-    std::this_thread::sleep_for(1800ms);
+    std::this_thread::sleep_for(slow_after * 9 / 5);
   };
   reader.connections().on_close = take_long;
   reader.connections().on_connect = [&](incarnation peer, duration) { take_long(peer); };

@@ -370,8 +370,8 @@ class pull {
 
   /// Drops a source if all chunks are taken, this channel is idle, and that source takes much longer for its
   /// last reads than this channel's source would. A source that has all chunks is dropped only in favour of
-  /// another source that has all chunks: the last missing chunk may exist only there. The time of a read does
-  /// not run while its lane is away: it may have ended.
+  /// another source that has all chunks: the last missing chunk may exist only there. When a lane has
+  /// been away, the patience with its reads begins anew: they may have ended meanwhile.
   void drop_slow_source(const channel_record& idle, const source_record& able, time_point now);
   struct slow_source {
     source_slot slot = 0;

@@ -3,6 +3,7 @@
 /// An operator in a simulated history: drains replicas for a while, and evicts some (catalog/orders.hpp).
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>

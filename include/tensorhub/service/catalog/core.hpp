@@ -185,8 +185,8 @@ struct core {
     if (!sequence) counted.pushed(body);
     output.push_back({to, {epoch.value, sequence, {}, std::move(body)}});
   }
-  /// The request of somebody who may not have joined waits: without a word its sender would take this server
-  /// for dead, and turn to the next one of its list.
+  /// Tells the sender of a request that has to wait that this server lives. Otherwise the sender, which may
+  /// not have joined, would turn to the next server of its list.
   void show_life(incarnation to) { send(to, {}, messages::version_push{}); }
   /// Sends the answer to a request, and stores it for retries.
   void answer(worker_state& worker, request_sequence sequence, messages::message body) {

@@ -224,6 +224,7 @@ TENSORHUB_DECL void session::on_push(time_point, const messages::retention_push&
 }
 
 TENSORHUB_DECL void session::on_push(time_point, const messages::cut_off_push& push) {
+  if (!push.reader) return;  // from a faulty server
   act(session_actions::cut_off_reader{push.reader});
   bar(barred_, push.reader);
 }
@@ -270,6 +271,7 @@ TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
 
 TENSORHUB_DECL void session::finish_leaving(session_ticket ticket, const messages::status& outcome) {
   joined_ = false;
+  contact_.has_left = true;
   finish(ticket, outcome);
   finish_requests({errc::cancelled, "this worker has left its model: construct a new one"});
 }

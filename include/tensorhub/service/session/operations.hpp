@@ -88,7 +88,7 @@ class operations : public questions {
     request(now, messages::lease_released_request{lease}, purpose::notice);
   }
   void cut_off_done(time_point now, incarnation reader) {
-    if (!fatal_) request(now, messages::cut_off_done_request{reader}, purpose::notice);
+    if (!fatal_ && !contact_.has_left) request(now, messages::cut_off_done_request{reader}, purpose::notice);
   }
   /// The action `cut_off_all` is done. If this throws, for want of memory, the shell reports it again.
   void all_cut_off(time_point now);

@@ -31,15 +31,22 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 struct contact {
   time_point heard{};          ///< when it last heard from one
   std::size_t server = 0;      ///< the present one, in the list
-  time_point asked_since{};    ///< the first request that no server has answered with a word yet
+  time_point asked_since{};    ///< the first request that the server left unanswered; later by `idle` times
+  time_point idle_since{};     ///< since such requests have ended at their deadlines; zero: one is open
   std::string refusal{};       ///< for sentences: why another server does not take this worker; may be empty
   time_point refused_since{};  ///< the first of `refusals`, within one server_timeout
   std::size_t refusals = 0;    ///< of servers that do not take this worker over
   time_point rejoins_at = time_point::never();  ///< all of them have refused: when the next one is asked
+  bool has_left = false;                        ///< this worker has left, and says nothing more
 
-  /// Calls that end before the patience with a silent server does must not begin it anew.
+  /// The patience with a silent server begins with the first request that it leaves unanswered. Later
+  /// requests do not restart it, even if the first call has ended. The time without a request does not count.
   void note_request(time_point now) noexcept {
-    if (asked_since <= heard) asked_since = now;
+    if (asked_since <= heard)
+      asked_since = now;
+    else if (idle_since > asked_since)
+      asked_since = asked_since + (now - idle_since);
+    idle_since = {};
   }
 };
 

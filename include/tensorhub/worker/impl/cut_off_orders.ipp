@@ -21,23 +21,22 @@ TENSORHUB_DECL cut_off_orders::~cut_off_orders() {
 
 TENSORHUB_DECL bool cut_off_orders::give(incarnation reader) noexcept {
   const std::lock_guard lock{mutex_};
-  if (closed_) return false;
   if (detail::contains(orders_, reader)) return true;
+  if (closed_) return false;
   try {
     orders_.push_back(reader);
   } catch (...) {
     return false;
   }
-  if (reader == everybody) revokes_ = true;
-  if (is_running_) return true;
   try {
-    thread_ = std::jthread{[this] { run(); }};  // the one before has ended
-    return is_running_ = true;
+    if (!is_running_) thread_ = std::jthread{[this] { run(); }};  // the one before has ended
   } catch (...) {
     orders_.pop_back();
-    if (reader == everybody) revokes_ = false;
     return false;
   }
+  is_running_ = true;
+  if (reader == everybody) revokes_ = true;
+  return true;
 }
 
 TENSORHUB_DECL void cut_off_orders::ended(incarnation reader) noexcept {
@@ -56,14 +55,14 @@ TENSORHUB_DECL void cut_off_orders::close() noexcept {
 }  // `last` is joined after the mutex is free
 
 TENSORHUB_DECL void cut_off_orders::run() {
-  detail::name_thread("tensorhub-keys");
+  detail::name_thread("tensorhub-cut");
   for (;;) {
     std::unique_lock lock{mutex_};
     if (orders_.empty()) {
       is_running_ = false;
       return;
     }
-    // The memory waits for that one.
+    // The worker's caller waits for its memory until the keys are revoked.
     const incarnation next = detail::contains(orders_, everybody) ? everybody : orders_.front();
     lock.unlock();
     carry_out_(next);

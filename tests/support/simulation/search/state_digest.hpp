@@ -219,7 +219,8 @@ class state_digest {
   void fold(const session_detail::contact& contact) {
     fold(contact.heard);
     fold(contact.asked_since);
-    add(contact.server, contact.refused_since, contact.refusals, contact.rejoins_at);
+    fold(contact.idle_since);
+    add(contact.server, contact.refused_since, contact.refusals, contact.rejoins_at, contact.has_left);
   }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }
   void fold(const session_detail::pending_request& pending) {

@@ -86,8 +86,8 @@ class source {
   using reader_table = std::unordered_map<rdma_cm_id*, reader_connection>;
   static constexpr int backlog = 1024;
   /// At the limit a new connection replaces the oldest one of at least this age, and no other one for so
-  /// long; at the limit of its reader, the oldest one of that reader. A reader whose machine vanished leaves
-  /// its queue pair without a sign, and so does a broken path; a reader that is alive connects again.
+  /// long; at the limit of its reader, the oldest one of that reader. A reader whose machine vanished, or
+  /// whose path broke, leaves its queue pair without a sign. A living reader connects again.
   static constexpr std::chrono::seconds replaceable_age{10};
 
   /// Detects a machine without devices before the libraries print warnings about it.
