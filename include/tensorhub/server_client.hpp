@@ -92,8 +92,9 @@ class server_client {
   TENSORHUB_DECL std::uint32_t evict(std::string model, std::string replica,
                                      std::chrono::milliseconds timeout = defaults::join_timeout);
   /// The replica is read from no more: its readers are moved to others, and it is relied upon for nothing
-  /// that is retained. It may update and publish, and is a source again after `resume`, or when it has joined
-  /// a new server. Returns when nobody reads from it any more, or at the deadline, with those that are left.
+  /// that is retained. It may update and publish, and is a source again after `resume`, when it has joined a
+  /// new server, or when all its workers have left and others have joined in their places. Returns when
+  /// nobody reads from it any more, or at the deadline, with those that are left.
   TENSORHUB_DECL drain_report drain(std::string model, std::string replica,
                                     std::chrono::milliseconds timeout = defaults::drain_timeout);
   TENSORHUB_DECL void resume(std::string model, std::string replica,

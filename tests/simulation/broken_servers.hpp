@@ -101,6 +101,19 @@ class server_that_gives_versions_up : public simulated_server {
   }
 };
 
+/// Says yes to an operator that drains a replica, and does nothing.
+class server_that_drains_nobody : public simulated_server {
+ public:
+  using simulated_server::simulated_server;
+  void receive(time_point now, const messages::envelope& received) override {
+    messages::envelope message = received;
+    auto* order = get_if<messages::manage_request>(&message.body);
+    if (order != nullptr && order->kind == messages::manage_kind::drain)
+      order->kind = messages::manage_kind::resume;
+    pass(now, message);
+  }
+};
+
 /// Says yes to a trainer that goes back, and does nothing.
 class server_that_rolls_nothing_back : public simulated_server {
  public:

@@ -704,6 +704,12 @@ TEST_CASE("planted: a server that gives a retained version up when one process h
                rule::retention);
 }
 
+TEST_CASE("planted: a server that says that it has drained a replica, and has not") {
+  check_caught("an order to drain forgotten",
+               first_violation_with(decided_by<server_that_drains_nobody>(), ordered_options_for, 60),
+               rule::leases);
+}
+
 TEST_CASE("planted: a server that says that it has rolled a model back, and has not") {
   check_caught("roll back forgotten",
                first_violation_with(decided_by<server_that_rolls_nothing_back>(), rollback_options_for, 60),

@@ -114,6 +114,18 @@ TEST_CASE("orders: the only holder is drained: its reader finishes, the next one
   CHECK(server.sources_of(third, waiting).front().source == trainer);
 }
 
+TEST_CASE("orders: the order to drain a replica ends when all its workers have left") {
+  ordered s;
+  REQUIRE(s.order(manage_kind::drain, "rollout-0").result.ok());
+  const auto is_source = [&](incarnation worker) {
+    return !s.server.core.record_of(worker)->is_barred_as_source();
+  };
+  CHECK_FALSE(is_source(s.first));
+  REQUIRE(s.server.unpublish(s.first, 1) > 0);
+  REQUIRE(s.server.ask<messages::status_reply>(s.first, messages::leave_request{}).result.ok());
+  CHECK(is_source(s.server.join(9, "rollout-0")));
+}
+
 TEST_CASE("orders: a drained replica is relied upon for nothing") {
   ordered s;
   REQUIRE(s.change({1, {}, {}, {}}).result.ok());

@@ -109,6 +109,9 @@ class contract_rules {
           !reads_from.emplace(lease.reader, lease.source).second)
         violate_({rule::leases,
                   "worker " + to_hex(lease.reader) + " was given source " + to_hex(lease.source) + " twice"});
+      if (lasts && lease.replica.find('~') == std::string::npos && is_drained(lease.source, lease.given))
+        violate_({rule::leases, "worker " + to_hex(lease.reader) + " was given source " +
+                                    to_hex(lease.source) + ", which is drained"});
       const std::string here = datacenter_of(lease.reader);
       if (const std::string there = datacenter_of(lease.source);
           lasts && !here.empty() && !there.empty() && here != there && may_seed(lease.reader, lease.given)) {
@@ -162,6 +165,8 @@ class contract_rules {
 
   /// Others wait for what this reader brings into its datacenter, and did so all the time since then.
   std::function<bool(incarnation, time_point)> may_seed{};
+  /// The server had said by then that it sends nobody to this worker, but who copies a version for retention.
+  std::function<bool(incarnation, time_point)> is_drained{};
   /// The real datacenter of a worker; empty: the worker has ended.
   std::function<std::string(incarnation)> datacenter_of{};
 

@@ -25,6 +25,7 @@ simulation::simulation(simulation_options options, simulated_policies policies)
                {[this](simulated_server& server) {
                   rules_.attach(server);
                   retained_.forget_verdicts();
+                  operator_.forget();
                   for (const auto& [version, able] : promises_.given_up)  // by the server before
                     if (able.empty()) retained_.excuse(events_.now(), version);
                   promises_.retained.attach(events_.now(), events_.now() + catalog_settings().recovery_grace);
@@ -34,14 +35,7 @@ simulation::simulation(simulation_options options, simulated_policies policies)
       rules_{catalog_settings(), statistics_, [this](violation found) { violate(std::move(found)); }} {
   expect_groups = policies_.consistency.decides_per_group;
   servers_.start(0, 0);
-  rules_.datacenter_of = [this](incarnation id) {
-    const worker_type* worker = find(id);
-    return worker == nullptr ? std::string{} : worker->core().options().place.datacenter;
-  };
-  rules_.may_seed = [this](incarnation id, time_point since) {
-    const worker_type* worker = find(id);
-    return worker != nullptr && operator_.is_free_since(worker->core().options().replica, since);
-  };
+  inform_rules();
   network_.connect(
       {[this](std::size_t server, const messages::envelope& message) { at_server(server, message); },
        [this](std::size_t server, incarnation id, const messages::envelope& message) {
@@ -63,6 +57,18 @@ simulation::simulation(simulation_options options, simulated_policies policies)
     events_.after(network_.delay(), [this, replica] { next_round(replica); });
   }
   begin_faults();
+}
+
+void simulation::inform_rules() {
+  rules_.datacenter_of = [this](incarnation id) {
+    const worker_type* worker = find(id);
+    return worker == nullptr ? std::string{} : worker->core().options().place.datacenter;
+  };
+  rules_.may_seed = [this](incarnation id, time_point since) {
+    const worker_type* worker = find(id);
+    return worker != nullptr && operator_.is_free_since(worker->core().options().replica, since);
+  };
+  rules_.is_drained = [this](incarnation id, time_point at) { return operator_.is_drained(id, at); };
 }
 
 void simulation::begin_faults() {

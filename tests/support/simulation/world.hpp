@@ -110,6 +110,7 @@ class simulation {
     return out;
   }
 
+  void inform_rules();
   void begin_faults();
 
   [[nodiscard]] bool over() const { return events_.now() > time_point{} + options_.length; }
@@ -677,6 +678,7 @@ class simulation {
       for (const messages::envelope& each : done.asked) rules_.after(each, output);
     note_goodbyes(output);
     for (const outgoing& out : output) {
+      operator_.hear(out);
       if (const auto* push = get_if<messages::version_push>(&out.message.body)) {
         last_.published = std::max(last_.published, push->version);
       }

@@ -562,6 +562,7 @@ class membership {
     if (detail::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
       while (!replica.open.empty()) table_.close(*replica.open.front());
       replica.dropping = false;  // a new copy may have the same name
+      replica.set_aside_as.clear();
     }
     if (model.workers == 0) {
       questions_.forget(model);
