@@ -164,9 +164,9 @@ class contract_rules {
   }
 
   /// Others wait for what this reader brings into its datacenter, and did so all the time since then.
-  std::function<bool(incarnation, time_point)> may_seed{};
+  std::function<bool(incarnation, time_point)> may_seed = [](incarnation, time_point) { return true; };
   /// The server had said by then that it sends nobody to this worker, but who copies a version for retention.
-  std::function<bool(incarnation, time_point)> is_drained{};
+  std::function<bool(incarnation, time_point)> is_drained = [](incarnation, time_point) { return false; };
   /// The real datacenter of a worker; empty: the worker has ended.
   std::function<std::string(incarnation)> datacenter_of{};
 
