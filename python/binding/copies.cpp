@@ -115,8 +115,8 @@ class attached_copy {
         },
         [this] { is_interrupted_ = true; });
     if (failure) std::rethrow_exception(failure);
-    return std::make_unique<held_copy>(std::make_shared<held_part>(
-        held_part{*std::move(held), {copy->tensors().begin(), copy->tensors().end()}}));
+    return std::make_unique<held_copy>(
+        made<held_part>(held_part{*std::move(held), {copy->tensors().begin(), copy->tensors().end()}}));
   }
   [[nodiscard]] std::uint64_t live_version() const { return copy_.use()->live_version().value; }
   void interrupt() { is_interrupted_ = true; }

@@ -87,6 +87,43 @@ def test_what_is_held_does_not_change_and_delays_the_update_after_the_next(scene
         weights.hold().tensor("x")
 
 
+@pytest.mark.parametrize("kept", ["held", "view"])
+def test_a_forked_process_lets_go_of_nothing(scene: Scene, kept: str) -> None:
+    """Its parent still reads: what ends in the child must not end the parent's hold."""
+    program = textwrap.dedent("""
+        import os, sys
+        import numpy as np
+        import tensorhub as th
+        held = th.AttachedCopy(sys.argv[1]).hold(timeout=20)
+        if sys.argv[2] == "view":
+            view = np.asarray(held.tensor("w"))
+            held.close()
+        child = os.fork()
+        if child == 0:
+            if sys.argv[2] == "view":
+                del view
+            else:
+                del held
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+        sys.stdin.read()
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, scene.name, kept], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "0\n"
+        scene.publish(2)
+        assert scene.copy.update(2, timeout=20).version == 2
+        scene.publish(3)
+        with pytest.raises(th.TimedOut, match=f"which processes {reader.pid} still hold"):
+            scene.copy.update(3, timeout=0.2)
+        reader.stdin.close()
+    assert scene.copy.update(3, timeout=20).version == 3
+
+
 def test_the_owner_ends(scene: Scene) -> None:
     weights = th.AttachedCopy(scene.name)
     held = weights.hold()
