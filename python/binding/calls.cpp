@@ -36,10 +36,13 @@ void waiting_calls::change(int by) {
 }
 
 void bind_calls(nb::module_& module) {
-  module.def("wait_for_no_calls", [](double longest_seconds) {
-    const nb::gil_scoped_release python_goes_on;
-    return waiting_calls::wait_for_none(milliseconds{static_cast<std::int64_t>(longest_seconds * 1e3)});
-  });
+  module.def(
+      "wait_for_no_calls",
+      [](double longest_seconds) {
+        const nb::gil_scoped_release python_goes_on;
+        return waiting_calls::wait_for_none(milliseconds{static_cast<std::int64_t>(longest_seconds * 1e3)});
+      },
+      "longest_seconds"_a);
   // In a forked child: the calls of other threads are not there.
   module.def("forget_calls", [] { present() = new counter; });
 }

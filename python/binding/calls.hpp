@@ -32,6 +32,7 @@
 namespace tensorhub_python {
 
 namespace nb = nanobind;
+using nb::literals::operator""_a;
 using std::chrono::milliseconds;
 using tensorhub::errc;
 using tensorhub::error;

@@ -28,46 +28,81 @@ nb::dict told(const tensorhub::drain_report& report) {
   return out;
 }
 
+using client = server_client;
+using text = std::string;
+
+/// About one replica.
+void bind_orders(nb::class_<client>& bound) {
+  bound.def(
+      "evict",
+      [](client& self, const text& model, const text& replica, double timeout) {
+        return self.call([&](auto& asked) { return asked.evict(model, replica, time_of(timeout)); });
+      },
+      "model"_a, "replica"_a, "timeout"_a);
+  bound.def(
+      "drain",
+      [](client& self, const text& model, const text& replica, double timeout) {
+        return told(self.call([&](auto& asked) { return asked.drain(model, replica, time_of(timeout)); }));
+      },
+      "model"_a, "replica"_a, "timeout"_a);
+  bound.def(
+      "resume",
+      [](client& self, const text& model, const text& replica, double timeout) {
+        self.call([&](auto& asked) { asked.resume(model, replica, time_of(timeout)); });
+      },
+      "model"_a, "replica"_a, "timeout"_a);
+}
+
 }  // namespace
 
 void bind_client(nb::module_& module) {
-  using client = server_client;
-  using text = std::string;
   nb::class_<client> bound{module, "ServerClient"};
-  bound.def(nb::init<const nb::dict&>());
-  bound.def("models", [](client& self, const text& model, double timeout) {
-    return all_told(self.call([&](auto& asked) { return asked.list(model, time_of(timeout)); }));
-  });
+  bound.def(nb::init<const nb::dict&>(), "options"_a);
   bound.def(
-      "why", [](client& self, const text& model, const text& replica, std::uint32_t shard, double timeout) {
+      "models",
+      [](client& self, const text& model, double timeout) {
+        return all_told(self.call([&](auto& asked) { return asked.list(model, time_of(timeout)); }));
+      },
+      "model"_a, "timeout"_a);
+  bound.def(
+      "why",
+      [](client& self, const text& model, const text& replica, std::uint32_t shard, double timeout) {
         return self.call([&](auto& asked) { return asked.why(model, replica, shard, time_of(timeout)); });
-      });
-  bound.def("stuck", [](client& self, const text& model, double older_than, double timeout) {
-    return all_told(
-        self.call([&](auto& asked) { return asked.stuck(model, time_of(older_than), time_of(timeout)); })
-            .entries);
-  });
-  bound.def("retain", [](client& self, const text& model, std::uint32_t versions, double timeout) {
-    self.call([&](auto& asked) { asked.retain(model, versions, time_of(timeout)); });
-  });
-  bound.def("pin", [](client& self, const text& model, std::uint64_t version, double timeout) {
-    self.call([&](auto& asked) { asked.pin(model, version, time_of(timeout)); });
-  });
-  bound.def("release", [](client& self, const text& model, std::uint64_t version, double timeout) {
-    self.call([&](auto& asked) { asked.release(model, version, time_of(timeout)); });
-  });
-  bound.def("roll_back_to", [](client& self, const text& model, std::uint64_t version, double timeout) {
-    self.call([&](auto& asked) { asked.roll_back_to(model, version, time_of(timeout)); });
-  });
-  bound.def("evict", [](client& self, const text& model, const text& replica, double timeout) {
-    return self.call([&](auto& asked) { return asked.evict(model, replica, time_of(timeout)); });
-  });
-  bound.def("drain", [](client& self, const text& model, const text& replica, double timeout) {
-    return told(self.call([&](auto& asked) { return asked.drain(model, replica, time_of(timeout)); }));
-  });
-  bound.def("resume", [](client& self, const text& model, const text& replica, double timeout) {
-    self.call([&](auto& asked) { asked.resume(model, replica, time_of(timeout)); });
-  });
+      },
+      "model"_a, "replica"_a, "shard"_a, "timeout"_a);
+  bound.def(
+      "stuck",
+      [](client& self, const text& model, double older_than, double timeout) {
+        return all_told(
+            self.call([&](auto& asked) { return asked.stuck(model, time_of(older_than), time_of(timeout)); })
+                .entries);
+      },
+      "model"_a, "older_than"_a, "timeout"_a);
+  bound.def(
+      "retain",
+      [](client& self, const text& model, std::uint32_t versions, double timeout) {
+        self.call([&](auto& asked) { asked.retain(model, versions, time_of(timeout)); });
+      },
+      "model"_a, "versions"_a, "timeout"_a);
+  bound.def(
+      "pin",
+      [](client& self, const text& model, std::uint64_t version, double timeout) {
+        self.call([&](auto& asked) { asked.pin(model, version, time_of(timeout)); });
+      },
+      "model"_a, "version"_a, "timeout"_a);
+  bound.def(
+      "release",
+      [](client& self, const text& model, std::uint64_t version, double timeout) {
+        self.call([&](auto& asked) { asked.release(model, version, time_of(timeout)); });
+      },
+      "model"_a, "version"_a, "timeout"_a);
+  bound.def(
+      "roll_back_to",
+      [](client& self, const text& model, std::uint64_t version, double timeout) {
+        self.call([&](auto& asked) { asked.roll_back_to(model, version, time_of(timeout)); });
+      },
+      "model"_a, "version"_a, "timeout"_a);
+  bind_orders(bound);
   bound.def("interrupt", &client::interrupt);
   bound.def("close", &client::close);
   bound.def_prop_ro("is_closed", &client::is_closed);

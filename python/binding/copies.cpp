@@ -143,27 +143,27 @@ class attached_copy {
 
 void bind_copies(nb::module_& module) {
   nb::class_<shared_copy> shared{module, "SharedCopy"};
-  shared.def(nb::init<const nb::dict&, const std::string&>());
-  shared.def("declare", &shared_copy::declare);
-  shared.def("update", &shared_copy::update);
+  shared.def(nb::init<const nb::dict&, const std::string&>(), "options"_a, "name"_a);
+  shared.def("declare", &shared_copy::declare, "name"_a, "shape"_a, "dtype"_a);
+  shared.def("update", &shared_copy::update, "kind"_a, "version"_a, "timeout"_a, "near_only"_a);
   shared.def("newer", &shared_copy::newer);
-  shared.def("wait", &shared_copy::wait);
+  shared.def("wait", &shared_copy::wait, "kind"_a, "version"_a, "timeout"_a);
   shared.def("attached", &shared_copy::attached);
   shared.def("statistics", &shared_copy::statistics);
   shared.def_prop_ro("held_version", &shared_copy::held_version);
   bind_shared_calls(shared);
 
   nb::class_<held_copy> held{module, "HeldCopy"};
-  held.def("tensor", &held_copy::tensor);
+  held.def("tensor", &held_copy::tensor, "name"_a);
   held.def("interrupt", [](held_copy&) {});
   held.def("close", &held_copy::close);
   held.def_prop_ro("version", &held_copy::version);
   held.def_prop_ro("is_closed", &held_copy::is_closed);
 
   nb::class_<attached_copy> attached{module, "AttachedCopy"};
-  attached.def(nb::init<const std::string&, double>());
+  attached.def(nb::init<const std::string&, double>(), "name"_a, "timeout"_a);
   attached.def("tensors", &attached_copy::tensors);
-  attached.def("hold", &attached_copy::hold);
+  attached.def("hold", &attached_copy::hold, "kind"_a, "version"_a, "timeout"_a);
   attached.def("interrupt", &attached_copy::interrupt);
   attached.def("close", &attached_copy::close);
   attached.def_prop_ro("live_version", &attached_copy::live_version);

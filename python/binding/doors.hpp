@@ -96,29 +96,51 @@ class receiving_door : public door<Worker> {
 /// Questions, what the server is to retain, and the end of the object.
 template <typename Door>
 void bind_questions(nb::class_<Door>& bound) {
-  bound.def("models", [](Door& self, const std::string& model, double timeout) {
-    return all_told(self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }));
-  });
-  bound.def("describe_model", [](Door& self, std::uint32_t shard, double timeout) {
-    return all_told(
-        self.call([&](auto& worker) { return worker.describe_model(shard, time_of(timeout)); }).tensors);
-  });
-  bound.def("why", [](Door& self, double timeout) {
-    return self.call([&](auto& worker) { return worker.why(time_of(timeout)); });
-  });
-  bound.def("stuck", [](Door& self, double older_than, double timeout) {
-    return all_told(
-        self.call([&](auto& worker) { return worker.stuck(time_of(older_than), time_of(timeout)); }).entries);
-  });
-  bound.def("retain", [](Door& self, std::uint32_t versions, double timeout) {
-    self.call([&](auto& worker) { worker.retain(versions, time_of(timeout)); });
-  });
-  bound.def("pin", [](Door& self, std::uint64_t version, double timeout) {
-    self.call([&](auto& worker) { worker.pin(version, time_of(timeout)); });
-  });
-  bound.def("release", [](Door& self, std::uint64_t version, double timeout) {
-    self.call([&](auto& worker) { worker.release(version, time_of(timeout)); });
-  });
+  bound.def(
+      "models",
+      [](Door& self, const std::string& model, double timeout) {
+        return all_told(self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }));
+      },
+      "model"_a, "timeout"_a);
+  bound.def(
+      "describe_model",
+      [](Door& self, std::uint32_t shard, double timeout) {
+        return all_told(
+            self.call([&](auto& worker) { return worker.describe_model(shard, time_of(timeout)); }).tensors);
+      },
+      "shard"_a, "timeout"_a);
+  bound.def(
+      "why",
+      [](Door& self, double timeout) {
+        return self.call([&](auto& worker) { return worker.why(time_of(timeout)); });
+      },
+      "timeout"_a);
+  bound.def(
+      "stuck",
+      [](Door& self, double older_than, double timeout) {
+        return all_told(
+            self.call([&](auto& worker) { return worker.stuck(time_of(older_than), time_of(timeout)); })
+                .entries);
+      },
+      "older_than"_a, "timeout"_a);
+  bound.def(
+      "retain",
+      [](Door& self, std::uint32_t versions, double timeout) {
+        self.call([&](auto& worker) { worker.retain(versions, time_of(timeout)); });
+      },
+      "versions"_a, "timeout"_a);
+  bound.def(
+      "pin",
+      [](Door& self, std::uint64_t version, double timeout) {
+        self.call([&](auto& worker) { worker.pin(version, time_of(timeout)); });
+      },
+      "version"_a, "timeout"_a);
+  bound.def(
+      "release",
+      [](Door& self, std::uint64_t version, double timeout) {
+        self.call([&](auto& worker) { worker.release(version, time_of(timeout)); });
+      },
+      "version"_a, "timeout"_a);
   bound.def_prop_ro("offloaded_bytes", &Door::offloaded_bytes);
   bound.def("interrupt", &Door::interrupt);
   bound.def("close", &Door::close);
@@ -133,12 +155,18 @@ void bind_shared_calls(nb::class_<Door>& bound) {
     self.check_tensors();
     self.call([](auto& worker) { worker.join(); });
   });
-  bound.def("unpublish", [](Door& self, double timeout) {
-    return told(self.call([&](auto& worker) { return worker.unpublish(time_of(timeout)); }));
-  });
-  bound.def("leave", [](Door& self, double grace) {
-    return told(self.call([&](auto& worker) { return worker.leave(time_of(grace)); }));
-  });
+  bound.def(
+      "unpublish",
+      [](Door& self, double timeout) {
+        return told(self.call([&](auto& worker) { return worker.unpublish(time_of(timeout)); }));
+      },
+      "timeout"_a);
+  bound.def(
+      "leave",
+      [](Door& self, double grace) {
+        return told(self.call([&](auto& worker) { return worker.leave(time_of(grace)); }));
+      },
+      "grace"_a);
 }
 
 }  // namespace tensorhub_python

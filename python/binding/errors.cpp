@@ -31,8 +31,10 @@ void raise(const std::exception_ptr& thrown, void*) {
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(raise);
-  module.def("is_retryable", [](int code) { return tensorhub::retryable(static_cast<errc>(code)); });
-  module.def("error_name", [](int code) { return std::string{to_string(static_cast<errc>(code))}; });
+  module.def(
+      "is_retryable", [](int code) { return tensorhub::retryable(static_cast<errc>(code)); }, "code"_a);
+  module.def(
+      "error_name", [](int code) { return std::string{to_string(static_cast<errc>(code))}; }, "code"_a);
 }
 
 }  // namespace tensorhub_python

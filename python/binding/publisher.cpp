@@ -126,23 +126,23 @@ class arena : public door<arena_worker> {
 
 void bind_publisher(nb::module_& module) {
   nb::class_<publisher> bound{module, "Publisher"};
-  bound.def(nb::init<const nb::dict&>());
-  bound.def("add", &publisher::add, nb::arg(), nb::arg().none());
-  bound.def("publish", &publisher::publish, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
-  bound.def("publish_snapshot", &publisher::publish_snapshot, nb::arg(), nb::arg(), nb::arg(),
-            nb::arg().none());
-  bound.def("roll_back_to", &publisher::roll_back_to);
+  bound.def(nb::init<const nb::dict&>(), "options"_a);
+  bound.def("add", &publisher::add, "name"_a, "tensor"_a.none());
+  bound.def("publish", &publisher::publish, "version"_a, "timeout"_a, "stream"_a.none(), "changed"_a.none());
+  bound.def("publish_snapshot", &publisher::publish_snapshot, "version"_a, "stride"_a, "timeout"_a,
+            "stream"_a.none());
+  bound.def("roll_back_to", &publisher::roll_back_to, "version"_a, "timeout"_a);
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
   bind_shared_calls(bound);
 
   nb::class_<arena> filled{module, "Arena"};
-  filled.def(nb::init<const nb::dict&>());
-  filled.def("declare", &arena::declare);
-  filled.def("begin", &arena::begin);
-  filled.def("put", &arena::put, nb::arg(), nb::arg().none());
-  filled.def("commit", &arena::commit);
-  filled.def("roll_back_to", &arena::roll_back_to);
+  filled.def(nb::init<const nb::dict&>(), "options"_a);
+  filled.def("declare", &arena::declare, "name"_a, "shape"_a, "dtype"_a);
+  filled.def("begin", &arena::begin, "version"_a, "timeout"_a);
+  filled.def("put", &arena::put, "name"_a, "tensor"_a.none());
+  filled.def("commit", &arena::commit, "version"_a, "timeout"_a);
+  filled.def("roll_back_to", &arena::roll_back_to, "version"_a, "timeout"_a);
   filled.def("statistics", &arena::statistics);
   filled.def_prop_ro("held_version", &arena::held_version);
   bind_shared_calls(filled);

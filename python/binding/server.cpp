@@ -41,28 +41,36 @@ nb::tuple told(const tensorhub::curve_key_pair& keys) {
 
 void bind_server(nb::module_& module) {
   nb::class_<server> bound{module, "ReferenceServer"};
-  bound.def(nb::init<const nb::dict&>());
-  bound.def("allow", &server::allow);
-  bound.def("revoke", &server::revoke);
+  bound.def(nb::init<const nb::dict&>(), "options"_a);
+  bound.def("allow", &server::allow, "key"_a, "rules"_a);
+  bound.def("revoke", &server::revoke, "key"_a);
   bound.def("statistics", &server::statistics);
   bound.def("close", &server::close);
   bound.def_prop_ro("address", &server::address);
   bound.def_prop_ro("is_closed", &server::is_closed);
 
-  module.def("is_local_address",
-             [](const std::string& address) { return tensorhub::is_local_address(address); });
+  module.def(
+      "is_local_address", [](const std::string& address) { return tensorhub::is_local_address(address); },
+      "address"_a);
   module.def("make_keys", [] { return told(tensorhub::make_curve_keys()); });
-  module.def("write_keys", [](const std::string& folder, const std::string& name,
-                              const std::string& public_key, const std::string& secret_key) {
-    tensorhub::write_curve_keys(folder, name, {public_key, secret_key});
-  });
-  module.def("read_keys", [](const std::string& file) { return told(tensorhub::read_curve_keys(file)); });
-  module.def("read_public_key", &tensorhub::read_public_key);
-  module.def("read_allow_list", [](const std::string& file) {
-    std::map<std::string, std::string> out;
-    for (const auto& [key, rules] : tensorhub::read_allow_list(file)) out.emplace(key, to_string(rules));
-    return out;
-  });
+  module.def(
+      "write_keys",
+      [](const std::string& folder, const std::string& name, const std::string& public_key,
+         const std::string& secret_key) {
+        tensorhub::write_curve_keys(folder, name, {public_key, secret_key});
+      },
+      "folder"_a, "name"_a, "public_key"_a, "secret_key"_a);
+  module.def(
+      "read_keys", [](const std::string& file) { return told(tensorhub::read_curve_keys(file)); }, "file"_a);
+  module.def("read_public_key", &tensorhub::read_public_key, "file"_a);
+  module.def(
+      "read_allow_list",
+      [](const std::string& file) {
+        std::map<std::string, std::string> out;
+        for (const auto& [key, rules] : tensorhub::read_allow_list(file)) out.emplace(key, to_string(rules));
+        return out;
+      },
+      "file"_a);
 }
 
 }  // namespace tensorhub_python

@@ -308,7 +308,7 @@ class seeder : public door<seeder_worker> {
 
 void bind_subscriber(nb::module_& module) {
   nb::class_<arriving> tensors{module, "Arriving"};
-  tensors.def("next", &arriving::next);
+  tensors.def("next", &arriving::next, "timeout"_a);
 
   nb::class_<update> running{module, "Update"};
   running.def("done", &update::done);
@@ -316,24 +316,24 @@ void bind_subscriber(nb::module_& module) {
   running.def("progress", &update::progress);
   running.def("cancel", &update::cancel);
   running.def("interrupt", &update::interrupt);
-  running.def("wait", &update::wait);
+  running.def("wait", &update::wait, "timeout"_a);
   running.def("result", &update::result);
-  running.def("tensors", &update::tensors, nb::keep_alive<0, 1>());
+  running.def("tensors", &update::tensors, "names"_a, nb::keep_alive<0, 1>());
   running.def("close", &update::close);
   running.def_prop_ro("is_closed", &update::is_closed);
 
   nb::class_<subscriber> bound{module, "Subscriber"};
-  bound.def(nb::init<const nb::dict&, const std::string&>());
-  bound.def("add", &subscriber::add, nb::arg(), nb::arg().none());
-  bound.def("allocate", &subscriber::allocate);
-  bound.def("receive", &subscriber::receive, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-            nb::arg().none());
-  bound.def("receive_async", &subscriber::receive_async, nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-            nb::arg().none(), nb::keep_alive<0, 1>());
-  bound.def("install", &subscriber::install, nb::arg(), nb::arg(), nb::arg().none());
+  bound.def(nb::init<const nb::dict&, const std::string&>(), "options"_a, "mode"_a);
+  bound.def("add", &subscriber::add, "name"_a, "tensor"_a.none());
+  bound.def("allocate", &subscriber::allocate, "name"_a, "shape"_a, "dtype"_a);
+  bound.def("receive", &subscriber::receive, "kind"_a, "version"_a, "timeout"_a, "near_only"_a, "retry"_a,
+            "stream"_a.none());
+  bound.def("receive_async", &subscriber::receive_async, "kind"_a, "version"_a, "timeout"_a, "near_only"_a,
+            "stream"_a.none(), nb::keep_alive<0, 1>());
+  bound.def("install", &subscriber::install, "timeout"_a, "retry"_a, "stream"_a.none());
   bound.def("newer", &subscriber::newer);
-  bound.def("wait", &subscriber::wait);
-  bound.def("tensor", &subscriber::tensor);
+  bound.def("wait", &subscriber::wait, "kind"_a, "version"_a, "timeout"_a);
+  bound.def("tensor", &subscriber::tensor, "name"_a);
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
   bound.def_prop_ro("holds_what_is_live", &subscriber::holds_what_is_live);
@@ -341,8 +341,8 @@ void bind_subscriber(nb::module_& module) {
   bind_shared_calls(bound);
 
   nb::class_<seeder> seeding{module, "Seeder"};
-  seeding.def(nb::init<const nb::dict&>());
-  seeding.def("wait", &seeder::wait);
+  seeding.def(nb::init<const nb::dict&>(), "options"_a);
+  seeding.def("wait", &seeder::wait, "version"_a, "timeout"_a);
   seeding.def("statistics", &seeder::statistics);
   seeding.def_prop_ro("held_version", &seeder::held_version);
   seeding.def_prop_ro("last_failure", &seeder::last_failure);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import threading
 import time
@@ -502,6 +503,20 @@ def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceSer
         th.Subscriber(server, "policy", "rollout-1", xyzzy=3)  # type: ignore[call-arg]
 
 
+def test_the_compiled_module_names_its_arguments() -> None:
+    """Where one is of a wrong type, its error lists the parameters."""
+    from tensorhub import _core
+
+    kinds = [each for each in vars(_core).values() if isinstance(each, type)]
+    told = [
+        f"{kind.__name__}: {text}"
+        for kind in [_core, *kinds]
+        for each in vars(kind).values()
+        if (text := getattr(each, "__doc__", None)) and re.search(r"\barg\d*\b", text)
+    ]
+    assert told == []
+
+
 @pytest.mark.parametrize("seconds", [-1.0, -1e-9, float("nan"), float("inf")])
 def test_times_that_are_none_are_refused(server: th.ReferenceServer, seconds: float) -> None:
     for name in ("join_timeout", "drain_timeout", "connect_timeout", "server_timeout"):
@@ -536,6 +551,10 @@ def test_keys_bring_digests_that_nobody_forges() -> None:
         def rollout(replica: str, *, trust_sources: bool = False) -> th.Subscriber:
             keys = th.Security(public, worker_public, worker_secret, trust_sources=trust_sources)
             made = th.Subscriber(guarded, "policy", replica, security=keys)
+    with pytest.raises(TypeError, match="give version or at_least, not both"):
+        rollout.update(7, at_least=3)
+    with pytest.raises(TypeError, match="timeout: float"):  # and not "arg1: float"
+        trainer.publish(7, timeout="soon")  # type: ignore[arg-type]
             made.add("w", np.zeros(4, dtype=np.float32))
             return made
 
