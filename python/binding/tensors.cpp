@@ -112,12 +112,29 @@ tensor_place torch_place(const std::string& name, nb::handle tensor, tensor_use 
                    framework_type(name, is_named_so ? type.substr(prefix.size()) : type),
                    shape_of(tensor.attr("shape")), device != "cpu"};
   const bool is_complex = out.type == dtype::c64 || out.type == dtype::c128;
+  const bool is_negated = nb::hasattr(tensor, "is_neg") && nb::cast<bool>(tensor.attr("is_neg")());
+  if (is_negated) refuse(name, "is a negated view: call resolve_neg()");
   if (is_complex && nb::cast<bool>(tensor.attr("is_conj")()))
     refuse(name, "is a conjugate view: call resolve_conj()");
   return out;
 }
 
 /// The C structure behind `__array_struct__` (numpy's array interface, version 3).
+/// What holds the memory of a tensor of torch; empty: it is of no torch that tells.
+nb::object torch_storage(const std::string& name, nb::handle tensor, const tensor_place& place) {
+  if (place.data == nullptr || !nb::hasattr(tensor, "untyped_storage")) return {};
+  nb::object storage = tensor.attr("untyped_storage")();
+  const auto bytes = nb::cast<std::uint64_t>(storage.attr("nbytes")());
+  const auto first = nb::cast<std::uint64_t>(tensor.attr("storage_offset")()) * size_bytes(place.type);
+  const auto end = first + tensorhub::tensor_spec{{}, place.type, place.shape}.bytes().value_or(0);
+  if (bytes < end)
+    refuse(name, "has a storage of " + std::to_string(bytes) + " bytes, expected at least " +
+                     std::to_string(end) +
+                     ": somebody (such as FSDP) has released its memory; add it while it is there, and keep "
+                     "it");
+  return storage;
+}
+
 struct array_struct {
   int two;
   int dimensions;
@@ -243,6 +260,7 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
       protocol_ = protocol::torch;
       place_ = torch_place(name_, tensor_, use);
       is_pinned_ = use.may_be_on_device && !place_.on_device && nb::hasattr(tensor_, "is_pinned") &&
+      storage_ = torch_storage(name_, tensor_, place_);
                    nb::cast<bool>(tensor_.attr("is_pinned")());
     } else if (nb::hasattr(tensor_, "__array_struct__") && nb::hasattr(tensor_, "dtype")) {
       protocol_ = protocol::array;

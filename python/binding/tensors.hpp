@@ -53,6 +53,7 @@ class kept_tensor {
   std::string name_;
   nb::object tensor_;
   protocol protocol_ = protocol::dlpack;
+  nb::object storage_;  ///< of torch, by itself: a tensor can change its own (`param.data = ...`)
   tensor_place place_;
   bool is_pinned_ = false;
   any_array exported_;  // of protocol dlpack: the memory cannot move while this lives

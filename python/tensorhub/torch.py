@@ -78,14 +78,14 @@ class ArenaPublisher:
                 f"tensor '{name}' is {tensor.dtype} {list(tensor.shape)}, and the layout says {known[0]} "
                 f"{list(known[1])}"
             )
-        self._publisher.put(name, tensor.detach().cpu().resolve_conj().contiguous())
+        self._publisher.put(name, tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
 
     def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
         if self._waiting is not None:
             self._declare_waiting()
             for name, tensor in self._waiting.items():
-                self._publisher.put(name, tensor.resolve_conj())
+                self._publisher.put(name, tensor.resolve_conj().resolve_neg())
             self._waiting = None
         return self._publisher.commit(version, timeout)
 

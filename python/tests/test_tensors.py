@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -60,6 +62,42 @@ class Torchlike:
 
     def is_contiguous(self) -> bool:
         return bool(self.of.flags.c_contiguous)
+
+
+class Storage:
+    """What the binding uses of a torch.UntypedStorage: the memory, which its tensors share."""
+
+    def __init__(self, of: np.ndarray) -> None:
+        self.of = of
+
+    def nbytes(self) -> int:
+        return self.of.nbytes
+
+    def release(self) -> None:
+        """As `resize_(0)`."""
+        self.of = np.zeros(0, dtype=np.uint8)
+
+
+class Stored(Torchlike):
+    """A tensor with a storage, in which it begins after `offset` elements."""
+
+    def __init__(self, of: np.ndarray, offset: int = 0, *, is_negated: bool = False) -> None:
+        super().__init__(of[offset:])
+        self.storage = Storage(of)
+        self.offset = offset
+        self.is_negated = is_negated
+
+    def data_ptr(self) -> int:  # as torch's: a view of a released storage has an address
+        return self.of.ctypes.data
+
+    def untyped_storage(self) -> Storage:
+        return self.storage
+
+    def storage_offset(self) -> int:
+        return self.offset
+
+    def is_neg(self) -> bool:
+        return self.is_negated
 
 
 class Storageless(Torchlike):
@@ -212,6 +250,37 @@ def test_tensors_are_kept_alive(server: th.ReferenceServer) -> None:
         np.zeros(1_000_000, dtype=np.int32)
         trainer.publish(1)
         rollout.update()
+def test_the_memory_of_a_tensor_that_has_moved_is_kept(trainer: th.Publisher) -> None:
+    """It is served until the worker ends, whatever a tensor has been given instead."""
+    parameter = Stored(np.ones(100, dtype=np.float32))
+    served = weakref.ref(parameter.storage)
+    trainer.add("w", parameter)
+    trainer.publish(1)
+    parameter.storage = Storage(np.zeros(100, dtype=np.float32))  # as `param.data = ...`, `module.half()`
+    parameter.of = parameter.storage.of
+    gc.collect()
+    assert served() is not None
+    trainer.unpublish()
+    with pytest.raises(th.InvalidArgument, match="'w' has moved"):
+        trainer.publish(2)
+
+
+def test_a_part_of_a_released_storage_is_refused_by_name(trainer: th.Publisher) -> None:
+    part = Stored(np.ones(100, dtype=np.float32), 40)
+    trainer.add("there", part)
+    released = Stored(np.ones(100, dtype=np.float32), 40)
+    released.storage.release()  # as FSDP does
+    with pytest.raises(
+        th.InvalidArgument, match=r"'w' has a storage of 0 bytes, expected at least 400: .*add it while"
+    ):
+        trainer.add("w", released)
+
+
+def test_a_negated_view_is_refused_by_name(trainer: th.Publisher) -> None:
+    with pytest.raises(th.InvalidArgument, match=r"'w' is a negated view: call resolve_neg\(\)"):
+        trainer.add("w", Stored(np.ones(4, dtype=np.float32), is_negated=True))
+
+
         assert (target == 7).all()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed here")
@@ -45,6 +48,28 @@ def test_modules_in_place(server: th.ReferenceServer) -> None:
             trainer.publish(3)
 
 
+def test_the_memory_of_a_parameter_is_kept(server: th.ReferenceServer) -> None:
+    source, target = torch.nn.Linear(5, 6, bias=False), torch.zeros(6, 5)
+    shown = source.weight.detach().clone()
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r") as rollout:
+        trainer.add_all(source)
+        rollout.add("weight", target)
+        trainer.publish(1)
+        served = weakref.ref(source.weight.untyped_storage())
+        source.half()  # gives the parameter other memory
+        gc.collect()
+        assert served() is not None
+        rollout.update(1)
+        assert torch.equal(target, shown)
+
+
+def released() -> torch.Tensor:
+    whole = torch.zeros(8)
+    part = whole[4:]
+    whole.untyped_storage().resize_(0)  # what FSDP does
+    return part
+
+
 @pytest.mark.parametrize(
     ("tensor", "sentence"),
     [
@@ -53,6 +78,8 @@ def test_modules_in_place(server: th.ReferenceServer) -> None:
         (torch.zeros(4, device="meta"), "meta device"),
         (torch.zeros(4, 4).to_sparse(), "not contiguous"),
         (torch.zeros(4, dtype=torch.complex64).conj(), "conjugate view"),
+        (torch.zeros(2, dtype=torch.complex64).conj().imag[:1], "negated view"),
+        (released(), "a storage of 0 bytes"),
     ],
 )
 def test_what_cannot_be_taken_is_refused_by_name(
@@ -87,6 +114,24 @@ def test_a_model_goes_through_an_arena(server: th.ReferenceServer) -> None:
     assert receiver.version == 3
     receiver.close()
     arena.leave()
+
+
+@pytest.mark.parametrize("has_layout", [False, True])
+def test_an_arena_takes_views_as_what_they_show(server: th.ReferenceServer, has_layout: bool) -> None:
+    source = {
+        "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        "negated": torch.tensor([1 + 2j]).conj().imag,
+    }
+    layout = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in source.items()]
+    arena, receiver = ArenaPublisher(server, "m", "t", layout if has_layout else None), Receiver(server, "m", "r")
+    for name, tensor in source.items():
+        arena.put(name, tensor)
+    arena.commit(1)
+    receiver.receive(1)
+    got = dict(receiver.tensors())
+    assert all(torch.equal(got[name], tensor) for name, tensor in source.items())
+    receiver.close()
+    arena.close()
 
 
 def test_an_arena_is_whole_or_not_published(server: th.ReferenceServer) -> None:
