@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -36,10 +37,10 @@ class publisher : kept_tensors, public door<publisher_worker> {
   explicit publisher(const nb::dict& given) : publisher{given, chosen_policies_of(given)} {}
 
   void add(const std::string& name, nb::object tensor) {
-    kept_tensor seen{name, std::move(tensor), {.may_be_on_device = order_.has_devices()}};
-    const tensor_place& place = seen.place();
-    object_.use()->add(name, place.data, place.shape, place.type);
-    tensors.push_back(std::move(seen));
+    keep(*object_.use(), {name, std::move(tensor), {.may_be_on_device = order_.has_devices()}});
+  }
+  void add_all(const named_tensors& given) {
+    keep_all(*object_.use(), given, {.may_be_on_device = order_.has_devices()});
   }
   using kept_tensors::check_tensors;
   nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
@@ -128,6 +129,7 @@ void bind_publisher(nb::module_& module) {
   nb::class_<publisher> bound{module, "Publisher"};
   bound.def(nb::init<const nb::dict&>(), "options"_a);
   bound.def("add", &publisher::add, "name"_a, "tensor"_a.none());
+  bound.def("add_all", &publisher::add_all, "tensors"_a);
   bound.def("publish", &publisher::publish, "version"_a, "timeout"_a, "stream"_a.none(), "changed"_a.none());
   bound.def("publish_snapshot", &publisher::publish_snapshot, "version"_a, "stride"_a, "timeout"_a,
             "stream"_a.none());

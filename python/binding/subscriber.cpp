@@ -2,6 +2,7 @@
 /// `tensorhub._core.Subscriber`, its running updates, and `Seeder`.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -172,16 +173,9 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
   subscriber& operator=(const subscriber&) = delete;
 
   void add(const std::string& name, nb::object tensor) {
-    const auto whole = object_.use();
-    kept_tensor seen{name, std::move(tensor), {.written = true, .may_be_on_device = order_.has_devices()}};
-    const tensor_place& place = seen.place();
-    if (whole->mode() == subscriber_mode::double_buffered)
-      throw error(errc::invalid_argument,
-                  "add is for subscribers in mode in_place or staged: in mode double_buffered the memory is "
-                  "the library's, see allocate");
-    whole->add(name, place.data, place.shape, place.type);
-    tensors.push_back(std::move(seen));
+    keep(*of_the_callers_tensors(), {name, std::move(tensor), use()});
   }
+  void add_all(const named_tensors& given) { keep_all(*of_the_callers_tensors(), given, use()); }
   void allocate(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
     const tensorhub::dtype element = dtype_of(type);
     const auto whole = object_.use();
@@ -265,6 +259,15 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
         who_{options_of(given)},
         order_{chosen.mark} {}
 
+  [[nodiscard]] tensor_use use() const { return {.written = true, .may_be_on_device = order_.has_devices()}; }
+  [[nodiscard]] std::shared_ptr<subscriber_worker> of_the_callers_tensors() const {
+    auto whole = object_.use();
+    if (whole->mode() == subscriber_mode::double_buffered)
+      throw error(errc::invalid_argument,
+                  "add is for subscribers in mode in_place or staged: in mode double_buffered the memory is "
+                  "the library's, see allocate");
+    return whole;
+  }
   /// A stage touches no tensor of the caller.
   [[nodiscard]] std::unique_ptr<stream_marks> before_writing(const subscriber_worker& whole,
                                                              nb::handle stream) const {
@@ -325,6 +328,7 @@ void bind_subscriber(nb::module_& module) {
   nb::class_<subscriber> bound{module, "Subscriber"};
   bound.def(nb::init<const nb::dict&, const std::string&>(), "options"_a, "mode"_a);
   bound.def("add", &subscriber::add, "name"_a, "tensor"_a.none());
+  bound.def("add_all", &subscriber::add_all, "tensors"_a);
   bound.def("allocate", &subscriber::allocate, "name"_a, "shape"_a, "dtype"_a);
   bound.def("receive", &subscriber::receive, "kind"_a, "version"_a, "timeout"_a, "near_only"_a, "retry"_a,
             "stream"_a.none());

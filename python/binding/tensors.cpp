@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <set>
 #include <string_view>
 #include <tensorhub/error.hpp>
 #include <utility>
@@ -111,15 +112,14 @@ tensor_place torch_place(const std::string& name, nb::handle tensor, tensor_use 
   tensor_place out{torch_address(tensor),
                    framework_type(name, is_named_so ? type.substr(prefix.size()) : type),
                    shape_of(tensor.attr("shape")), device != "cpu"};
-  const bool is_complex = out.type == dtype::c64 || out.type == dtype::c128;
   const bool is_negated = nb::hasattr(tensor, "is_neg") && nb::cast<bool>(tensor.attr("is_neg")());
   if (is_negated) refuse(name, "is a negated view: call resolve_neg()");
+  const bool is_complex = out.type == dtype::c64 || out.type == dtype::c128;
   if (is_complex && nb::cast<bool>(tensor.attr("is_conj")()))
     refuse(name, "is a conjugate view: call resolve_conj()");
   return out;
 }
 
-/// The C structure behind `__array_struct__` (numpy's array interface, version 3).
 /// What holds the memory of a tensor of torch; empty: it is of no torch that tells.
 nb::object torch_storage(const std::string& name, nb::handle tensor, const tensor_place& place) {
   if (place.data == nullptr || !nb::hasattr(tensor, "untyped_storage")) return {};
@@ -135,6 +135,7 @@ nb::object torch_storage(const std::string& name, nb::handle tensor, const tenso
   return storage;
 }
 
+/// The C structure behind `__array_struct__` (numpy's array interface, version 3).
 struct array_struct {
   int two;
   int dimensions;
@@ -259,8 +260,8 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
     if (nb::hasattr(tensor_, "data_ptr") && nb::hasattr(tensor_, "is_contiguous")) {
       protocol_ = protocol::torch;
       place_ = torch_place(name_, tensor_, use);
-      is_pinned_ = use.may_be_on_device && !place_.on_device && nb::hasattr(tensor_, "is_pinned") &&
       storage_ = torch_storage(name_, tensor_, place_);
+      is_pinned_ = use.may_be_on_device && !place_.on_device && nb::hasattr(tensor_, "is_pinned") &&
                    nb::cast<bool>(tensor_.attr("is_pinned")());
     } else if (nb::hasattr(tensor_, "__array_struct__") && nb::hasattr(tensor_, "dtype")) {
       protocol_ = protocol::array;
@@ -292,6 +293,17 @@ void kept_tensor::check_unmoved() const {
     refuse(name_,
            "has moved since it was added (something has resized or replaced its memory): make a new "
            "worker, or write into the tensor in place");
+}
+
+std::vector<kept_tensor> kept_tensors::seen_all(const named_tensors& given, tensor_use use) const {
+  std::set<std::string> names;
+  for (const kept_tensor& each : tensors) names.insert(each.name());
+  std::vector<kept_tensor> out;
+  for (const auto& [name, tensor] : given) {
+    if (!names.insert(name).second) refuse(name, "was added twice");
+    out.emplace_back(name, tensor, use);
+  }
+  return out;
 }
 
 dtype dtype_of(const std::string& name) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <tensorhub/types/tensor.hpp>
+#include <utility>
 #include <vector>
 
 namespace tensorhub_python {
@@ -52,12 +53,15 @@ class kept_tensor {
   enum class protocol { torch, array, cuda_array, dlpack };
   std::string name_;
   nb::object tensor_;
-  protocol protocol_ = protocol::dlpack;
   nb::object storage_;  ///< of torch, by itself: a tensor can change its own (`param.data = ...`)
+  protocol protocol_ = protocol::dlpack;
   tensor_place place_;
   bool is_pinned_ = false;
   any_array exported_;  // of protocol dlpack: the memory cannot move while this lives
 };
+
+/// As they are given to a worker at once.
+using named_tensors = std::vector<std::pair<std::string, nb::object>>;
 
 /// Those of one worker: a base before that of the worker, because they outlive it.
 struct kept_tensors {
@@ -66,6 +70,21 @@ struct kept_tensors {
   void check_tensors() const {
     for (const kept_tensor& each : tensors) each.check_unmoved();
   }
+  template <typename Worker>
+  void keep(Worker& worker, kept_tensor seen) {
+    const tensor_place& place = seen.place();
+    worker.add(seen.name(), place.data, place.shape, place.type);
+    tensors.push_back(std::move(seen));
+  }
+  /// After an error none of them is kept.
+  template <typename Worker>
+  void keep_all(Worker& worker, const named_tensors& given, tensor_use use) {
+    for (kept_tensor& each : seen_all(given, use)) keep(worker, std::move(each));
+  }
+
+ private:
+  /// Throws `invalid_argument` for a name that is there already, too.
+  [[nodiscard]] std::vector<kept_tensor> seen_all(const named_tensors& given, tensor_use use) const;
 };
 
 /// "f32" and its like; throws `invalid_argument` for other names.

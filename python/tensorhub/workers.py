@@ -205,6 +205,17 @@ class _Member(Closable):
         super().__init__()
         self._who = f"{type(self).__name__}({model}/{replica}, shard {shard[0]} of {shard[1]}"
 
+def _tensor_name(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a tensor's name is of type {type(name).__name__}: call add(name, tensor)")
+    return name
+
+
+def _dtype_name(dtype: object) -> str:
+    """Ours, or that of a framework's dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
     def __repr__(self) -> str:
         if self._is_of_a_parent:
             return f"{self._who}, made before fork())"
@@ -286,15 +297,13 @@ class _InPlace(_Worker):
 
         All workers of a shard add the same tensors in the same order, before any other call.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"a tensor's name is of type {type(name).__name__}: call add(name, tensor)")
-        self._inner.add(name, tensor)
+        self._inner.add(_tensor_name(name), tensor)
 
     def add_all(self, tensors: Module | Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
         """Adds a module's parameters and persistent buffers (tied ones once, by their first name), or what is given.
 
-        Give the module, or `named_parameters()`: `state_dict()` makes other tensors over the memory of this moment, and
-        if a parameter gets new memory later, nobody notices.
+        After an error none of them is added. Give the module, or `named_parameters()`: `state_dict()` makes other
+        tensors over the memory of this moment, and if a parameter gets new memory later, nobody notices.
         """
         if isinstance(tensors, Module):
             first_names: dict[int, tuple[str, object]] = {}
@@ -302,8 +311,8 @@ class _InPlace(_Worker):
                 if name.rpartition(".")[2] != "_extra_state":  # of get_extra_state(): made anew at each call
                     first_names.setdefault(id(tensor), (name, tensor))
             tensors = first_names.values()
-        for name, tensor in tensors.items() if isinstance(tensors, Mapping) else tensors:
-            self._inner.add(name, tensor)
+        pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+        self._inner.add_all([(_tensor_name(name), tensor) for name, tensor in pairs])
 
 
 class Publisher(_InPlace):

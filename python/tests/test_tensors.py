@@ -216,6 +216,24 @@ def test_a_name_twice_is_refused(trainer: th.Publisher) -> None:
         trainer.add("w", np.zeros(4))
 
 
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        (("c", None), "'c'.*of type NoneType"),
+        (("a", np.zeros(3)), "'a' was added twice"),
+        (("there", np.zeros(3)), "'there' was added twice"),
+        ((3, np.zeros(3)), "a tensor's name is of type int"),
+    ],
+)
+def test_all_are_added_or_none(rollout: th.Subscriber, last: tuple[str, object], sentence: str) -> None:
+    rollout.add("there", np.zeros(3))
+    with pytest.raises((th.InvalidArgument, TypeError), match=sentence):
+        rollout.add_all([("a", np.zeros(3)), ("b", np.zeros(3)), last])
+    rollout.add_all({"a": np.zeros(3), "b": np.zeros(3)})
+    rollout.join()
+    assert [each.name for each in rollout.describe_model()] == ["there", "a", "b"]
+
+
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_a_tensor_that_has_moved_is_refused_by_name(trainer: th.Publisher, kind: str) -> None:
     if kind == "torch":
@@ -232,24 +250,6 @@ def test_a_tensor_that_has_moved_is_refused_by_name(trainer: th.Publisher, kind:
         trainer.publish(2)
 
 
-def test_memory_that_is_exported_cannot_be_resized(trainer: th.Publisher) -> None:
-    memory = bytearray(100)
-    trainer.add("w", memory)
-    with pytest.raises(BufferError):
-        memory.extend(b"x" * 1_000_000)
-
-
-def test_tensors_are_kept_alive(server: th.ReferenceServer) -> None:
-    with (
-        th.Publisher(server, "policy", "trainer-0") as trainer,
-        th.Subscriber(server, "policy", "rollout-0") as rollout,
-    ):
-        trainer.add("w", np.full(1_000_000, 7, dtype=np.int32))  # nobody else holds it
-        target = np.zeros(1_000_000, dtype=np.int32)
-        rollout.add("w", target)
-        np.zeros(1_000_000, dtype=np.int32)
-        trainer.publish(1)
-        rollout.update()
 def test_the_memory_of_a_tensor_that_has_moved_is_kept(trainer: th.Publisher) -> None:
     """It is served until the worker ends, whatever a tensor has been given instead."""
     parameter = Stored(np.ones(100, dtype=np.float32))
@@ -281,6 +281,24 @@ def test_a_negated_view_is_refused_by_name(trainer: th.Publisher) -> None:
         trainer.add("w", Stored(np.ones(4, dtype=np.float32), is_negated=True))
 
 
+def test_memory_that_is_exported_cannot_be_resized(trainer: th.Publisher) -> None:
+    memory = bytearray(100)
+    trainer.add("w", memory)
+    with pytest.raises(BufferError):
+        memory.extend(b"x" * 1_000_000)
+
+
+def test_tensors_are_kept_alive(server: th.ReferenceServer) -> None:
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0") as rollout,
+    ):
+        trainer.add("w", np.full(1_000_000, 7, dtype=np.int32))  # nobody else holds it
+        target = np.zeros(1_000_000, dtype=np.int32)
+        rollout.add("w", target)
+        np.zeros(1_000_000, dtype=np.int32)
+        trainer.publish(1)
+        rollout.update()
         assert (target == 7).all()
 
 
