@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import TYPE_CHECKING
-
 from tensorhub import _core
 from tensorhub.lifetime import Closable
 from tensorhub.reports import DrainReport, Model, Replica, Stuck
 from tensorhub.server import ReferenceServer
-
-if TYPE_CHECKING:
-    from tensorhub.workers import Security
+from tensorhub.workers import Security, _fields_of, _number
 
 __all__ = ["ServerClient"]
 
@@ -37,8 +32,7 @@ class ServerClient(Closable):
         """
         self._server = server.address if isinstance(server, ReferenceServer) else server
         given: dict[str, object] = {"server": self._server, "server_timeout": server_timeout}
-        if security is not None:
-            given.update({field.name: getattr(security, field.name) for field in fields(security)})
+        given.update(_fields_of("security", Security, security))
         self._inner = _core.ServerClient(given)
         super().__init__()
 
@@ -66,15 +60,15 @@ class ServerClient(Closable):
 
     def pin(self, model: str, version: int, timeout: float = _core.join_timeout) -> None:
         """Retains one version until it is released."""
-        self._inner.pin(model, version, timeout)
+        self._inner.pin(model, _number(version), timeout)
 
     def release(self, model: str, version: int, timeout: float = _core.join_timeout) -> None:
         """Ends a `pin`."""
-        self._inner.release(model, version, timeout)
+        self._inner.release(model, _number(version), timeout)
 
     def roll_back_to(self, model: str, version: int, timeout: float = _core.join_timeout) -> None:
         """Withdraws every later version, as `Publisher.roll_back_to`; while no trainer publishes."""
-        self._inner.roll_back_to(model, version, timeout)
+        self._inner.roll_back_to(model, _number(version), timeout)
 
     def evict(self, model: str, replica: str, timeout: float = _core.join_timeout) -> int:
         """Declares the replica's workers dead, and returns their number. A process that is started anew may join."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tensorhub import _core
 from tensorhub.lifetime import Closable
 from tensorhub.reports import AttachedProcess, TensorSpec, UpdateReport
-from tensorhub.workers import Options, _given, _selector, _update_report, _Worker
+from tensorhub.workers import Options, _dtype_name, _given, _selector, _shard_of, _update_report, _Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,11 +46,11 @@ class SharedCopy(_Worker):
         **options: Unpack[Options],
     ) -> None:
         self._inner = _core.SharedCopy(_given(server, model, replica, options), name)
-        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+        super().__init__(server, model, replica, _shard_of(options))
 
-    def declare(self, name: str, shape: Iterable[int], dtype: str) -> None:
-        """Tells of one tensor, before any other call; in every worker of the shard alike."""
-        self._inner.declare(name, list(shape), dtype)
+    def declare(self, name: str, shape: Iterable[int], dtype: object) -> None:
+        """Tells of one tensor, as `ArenaPublisher.declare` does."""
+        self._inner.declare(name, list(shape), _dtype_name(dtype))
 
     def update(
         self,

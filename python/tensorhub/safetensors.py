@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensorhub import _core
 from tensorhub.errors import InvalidArgument
-from tensorhub.workers import Options, Publisher, Subscriber, replica_of_process
+from tensorhub.workers import Options, Publisher, Subscriber, _shard_of, replica_of_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +120,7 @@ def save_file(
     replica = replica or unique
     with Subscriber(server, model, replica, **options) as asker:
         count = max((each.shards for each in asker.models(model, timeout)), default=1)
-        index, given = options.get("shard", (0, 1))
+        index, given = _shard_of(options)
         if given != count:
             raise InvalidArgument(f"model '{model}' has {count} shards: give shard=(index, {count})", model=model)
         layout = asker.describe_model(index, timeout)

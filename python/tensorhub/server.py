@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from tensorhub import _core
@@ -86,21 +87,21 @@ def make_keys() -> tuple[str, str]:
     return _core.make_keys()
 
 
-def write_keys(folder: str, name: str, public_key: str, secret_key: str) -> None:
+def write_keys(folder: str | os.PathLike[str], name: str, public_key: str, secret_key: str) -> None:
     """Writes `<folder>/<name>.secret`, which only the owner may read, and `<name>.public`. Overwrites nothing."""
-    _core.write_keys(folder, name, public_key, secret_key)
+    _core.write_keys(os.fspath(folder), name, public_key, secret_key)
 
 
-def read_keys(file: str) -> tuple[str, str]:
+def read_keys(file: str | os.PathLike[str]) -> tuple[str, str]:
     """The public and the secret key in a `.secret` file."""
-    return _core.read_keys(file)
+    return _core.read_keys(os.fspath(file))
 
 
-def read_public_key(file: str) -> str:
+def read_public_key(file: str | os.PathLike[str]) -> str:
     """The key in a `.public` file."""
-    return _core.read_public_key(file)
+    return _core.read_public_key(os.fspath(file))
 
 
-def read_allow_list(file: str) -> dict[str, str]:
+def read_allow_list(file: str | os.PathLike[str]) -> dict[str, str]:
     """Public keys, names and rules: a line for each."""
-    return _core.read_allow_list(file)
+    return _core.read_allow_list(os.fspath(file))

@@ -106,7 +106,7 @@ class ArenaPublisher:
                 self._declare(name, tensor.dtype, tensor.shape)
 
     def _declare(self, name: str, dtype: torch.dtype, shape: Sequence[int]) -> None:
-        self._publisher.declare(name, shape, str(dtype).removeprefix("torch."))
+        self._publisher.declare(name, shape, dtype)
         self._layout[name] = (dtype, tuple(shape))
 
     def leave(self, grace: float = _core.drain_timeout) -> UnpublishReport:
@@ -126,7 +126,7 @@ class Receiver:
     """
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, **options: Unpack[Options]) -> None:
-        if "shard" in options:
+        if options.get("shard") is not None:
             raise InvalidArgument("a Receiver receives all shards: it has no option shard")
         self._server = server
         self._model = model

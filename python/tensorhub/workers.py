@@ -151,17 +151,26 @@ class Options(TypedDict, total=False):
     server_timeout: float
 
 
+def _fields_of(name: str, kind: type[Location | Security], group: object) -> dict[str, object]:
+    """The fields of a group of options; none if it is None."""
+    if group is None:
+        return {}
+    if isinstance(group, Mapping):  # as a configuration file gives it
+        group = kind(**group)
+    if not isinstance(group, kind):
+        raise TypeError(f"option {name} is {group!r}: give a tensorhub.{kind.__name__}")
+    return {field.name: getattr(group, field.name) for field in fields(group)}
+
+
+def _shard_of(options: Options) -> tuple[int, int]:
+    """Of an option that is None, as of one that is left out, the default."""
+    return options.get("shard") or (0, 1)
+
+
 def _given(server: str | ReferenceServer, model: str, replica: str, options: Options) -> dict[str, object]:
     plain: dict[str, object] = dict(options)
     for name, kind in (("location", Location), ("security", Security)):
-        group = plain.pop(name, None)
-        if group is None:
-            continue
-        if isinstance(group, Mapping):  # as a configuration file gives it
-            group = kind(**group)
-        if not isinstance(group, kind):
-            raise TypeError(f"option {name} is {group!r}: give a tensorhub.{kind.__name__}")
-        plain.update({field.name: getattr(group, field.name) for field in fields(group)})
+        plain.update(_fields_of(name, kind, plain.pop(name, None)))
     for name in sorted(options.keys() - Options.__annotations__.keys()):
         near = difflib.get_close_matches(name, Options.__annotations__, 1)
         hint = f"did you mean {near[0]!r}?" if near else "tensorhub.Options has them all"
@@ -196,15 +205,6 @@ def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
     return "latest", 0
 
 
-class _Member(Closable):
-    """What publishers, subscribers and seeders have in common."""
-
-    _inner: _core.Publisher | _core.Arena | _core.Subscriber | _core.SharedCopy | _core.Seeder
-
-    def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
-        super().__init__()
-        self._who = f"{type(self).__name__}({model}/{replica}, shard {shard[0]} of {shard[1]}"
-
 def _tensor_name(name: object) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a tensor's name is of type {type(name).__name__}: call add(name, tensor)")
@@ -215,6 +215,15 @@ def _dtype_name(dtype: object) -> str:
     """Ours, or that of a framework's dtype."""
     return str(dtype).removeprefix("torch.")
 
+
+class _Member(Closable):
+    """What publishers, subscribers and seeders have in common."""
+
+    _inner: _core.Publisher | _core.Arena | _core.Subscriber | _core.SharedCopy | _core.Seeder
+
+    def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
+        super().__init__()
+        self._who = f"{type(self).__name__}({model}/{replica}, shard {shard[0]} of {shard[1]}"
 
     def __repr__(self) -> str:
         if self._is_of_a_parent:
@@ -334,7 +343,7 @@ class Publisher(_InPlace):
         **options: Unpack[Options],
     ) -> None:
         self._inner = _core.Publisher(_given(server, model, replica, options))
-        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+        super().__init__(server, model, replica, _shard_of(options))
 
     def publish(
         self,
@@ -435,11 +444,14 @@ class ArenaPublisher(_Worker):
         **options: Unpack[Options],
     ) -> None:
         self._inner = _core.Arena(_given(server, model, replica, options))
-        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+        super().__init__(server, model, replica, _shard_of(options))
 
-    def declare(self, name: str, shape: Sequence[int], dtype: str) -> None:
-        """Tells of one tensor, before any other call; in every worker of the shard alike."""
-        self._inner.declare(name, list(shape), dtype)
+    def declare(self, name: str, shape: Sequence[int], dtype: object) -> None:
+        """Tells of one tensor, before any other call; in every worker of the shard alike.
+
+        `dtype`: "bf16", "f32", ..., or that of a tensor of torch or an array of numpy.
+        """
+        self._inner.declare(name, list(shape), _dtype_name(dtype))
 
     def begin(self, version: int, timeout: float = _core.drain_timeout) -> None:
         """What is put from now on can be read at once, by those that wait for `version` or for a newer one.
@@ -566,12 +578,12 @@ class Subscriber(_InPlace):
     ) -> None:
         self._inner = _core.Subscriber(_given(server, model, replica, options), mode)
         self._mode = mode
-        self._is_sharded = options.get("shard", (0, 1))[1] > 1
-        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+        self._is_sharded = _shard_of(options)[1] > 1
+        super().__init__(server, model, replica, _shard_of(options))
 
-    def allocate(self, name: str, shape: Iterable[int], dtype: str) -> None:
-        """Mode `double_buffered`: tells of one tensor, whose memory is the library's. `dtype`: "bf16", "f32", ..."""
-        self._inner.allocate(name, list(shape), dtype)
+    def allocate(self, name: str, shape: Iterable[int], dtype: object) -> None:
+        """Mode `double_buffered`: tells of one tensor, whose memory is the library's, as `ArenaPublisher.declare`."""
+        self._inner.allocate(name, list(shape), _dtype_name(dtype))
 
     def tensor(self, name: str) -> Buffer:
         """Mode `double_buffered`: a read-only view of a tensor's live bytes, for `numpy.asarray` or `from_dlpack`.
@@ -600,6 +612,7 @@ class Subscriber(_InPlace):
         """
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
+        _selector(version, at_least)  # refuses what is no version, also where what is live is kept
         live = self.held_version
         if live and self._inner.holds_what_is_live and self._is_enough(live, version, at_least):
             return UpdateReport(
@@ -718,7 +731,7 @@ class Seeder(_Member):
         **options: Unpack[Options],
     ) -> None:
         self._inner = _core.Seeder(_given(server, model, replica, options))
-        super().__init__(server, model, replica, options.get("shard", (0, 1)))
+        super().__init__(server, model, replica, _shard_of(options))
 
     @property
     def last_failure(self) -> str:

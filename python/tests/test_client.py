@@ -41,6 +41,30 @@ def test_questions_and_retention(server: th.ReferenceServer) -> None:
         assert client.models("policy")[0].available == ()
 
 
+def test_versions_of_a_wrong_kind_are_named(server: th.ReferenceServer) -> None:
+    with th.ServerClient(server) as client:
+        for call in (client.pin, client.release, client.roll_back_to):
+            with pytest.raises(TypeError, match="version is '7', of type str: give a whole number"):
+                call("policy", "7")  # type: ignore[arg-type]
+            with pytest.raises(th.InvalidArgument, match="version is -7: versions are from 1"):
+                call("policy", -7)
+        with pytest.raises(TypeError, match="model: str, replica: str, timeout: float"):
+            client.evict("policy", 7)  # type: ignore[arg-type]
+
+
+def test_a_configuration_file_may_give_keys() -> None:
+    public, secret = th.make_keys()
+    own_public, own_secret = th.make_keys()
+    keys = {"server_key": public, "public_key": own_public, "secret_key": own_secret}
+    with (
+        th.ReferenceServer(public_key=public, secret_key=secret, allowed={own_public: "operators"}) as guarded,
+        th.ServerClient(guarded, security=keys) as client,  # type: ignore[arg-type]
+    ):
+        assert client.models() == []
+    with pytest.raises(TypeError, match=r"option security is 'x': give a tensorhub\.Security"):
+        th.ServerClient("tcp://127.0.0.1:9", security="x")  # type: ignore[arg-type]
+
+
 def test_a_drained_replica_is_read_from_no_more(server: th.ReferenceServer) -> None:
     with publisher(server) as trainer, th.ServerClient(server) as client:
         with subscriber(server, "rollout-0") as first, subscriber(server, "rollout-1") as second:

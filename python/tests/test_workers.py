@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -443,12 +444,54 @@ def test_a_configuration_file_may_give_groups_of_options(server: th.ReferenceSer
         th.Subscriber(server, "policy", "rollout-1", location={"country": "fr"})  # type: ignore[arg-type]
 
 
-def test_keys_admit_and_refuse(server: th.ReferenceServer, tmp_path: object) -> None:
+def test_a_shard_that_is_none_is_the_default(server: th.ReferenceServer) -> None:
+    """As code that passes on what it was given, or not given."""
+    none: dict[str, Any] = {"shard": None}
+    with (
+        th.Publisher(server, "policy", "t", **none) as trainer,
+        th.Subscriber(server, "policy", "r", **none) as rollout,
+    ):
+        trainer.add("w", np.ones(4))
+        rollout.add("w", np.zeros(4))
+        trainer.publish(1)
+        rollout.update()
+        assert "shard 0 of 1" in repr(trainer)
+    with (
+        th.ArenaPublisher(server, "policy", "a", **none),
+        th.Seeder(server, "policy", "s", **none),
+        th.SharedCopy(server, "policy", "c", name=f"test-{os.getpid()}", **none),
+    ):
+        pass
+
+
+def test_types_of_elements_may_be_those_of_frameworks(server: th.ReferenceServer) -> None:
+    class TorchDtype:
+        def __str__(self) -> str:
+            return "torch.bfloat16"
+
+    given = {"ours": "bf16", "torch's": TorchDtype(), "numpy's": np.dtype(np.float32), "array's": np.zeros(3).dtype}
+    with (
+        th.ArenaPublisher(server, "policy", "t") as arena,
+        th.Subscriber(server, "policy", "r", mode="double_buffered") as rollout,
+    ):
+        for name, dtype in given.items():
+            arena.declare(name, [1], dtype)
+            rollout.allocate(name, [1], dtype)
+        arena.join()
+        rollout.join()
+        assert [each.dtype for each in rollout.describe_model()] == ["bf16", "bf16", "f32", "f64"]
+        with pytest.raises(th.InvalidArgument, match="'5' is no element type"):
+            arena.declare("x", [1], 5)
+
+
+def test_keys_admit_and_refuse(tmp_path: Path) -> None:
     public, secret = th.make_keys()
     worker_public, worker_secret = th.make_keys()
-    th.write_keys(str(tmp_path), "server", public, secret)
-    assert th.read_keys(f"{tmp_path}/server.secret") == (public, secret)
-    assert th.read_public_key(f"{tmp_path}/server.public") == public
+    th.write_keys(tmp_path, "server", public, secret)
+    assert th.read_keys(tmp_path / "server.secret") == th.read_keys(f"{tmp_path}/server.secret") == (public, secret)
+    assert th.read_public_key(tmp_path / "server.public") == th.read_public_key(f"{tmp_path}/server.public") == public
+    (tmp_path / "allowed").write_text(f"{worker_public} rollouts may=read\n")
+    assert list(th.read_allow_list(tmp_path / "allowed")) == [worker_public]
     with th.ReferenceServer(public_key=public, secret_key=secret, allowed={worker_public: "rollouts"}) as guarded:
         keys = th.Security(public, worker_public, worker_secret)
         with th.Subscriber(guarded, "policy", "rollout-0", security=keys) as known:
@@ -494,6 +537,10 @@ def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceSer
         rollout.update(at_least=7.5)  # type: ignore[arg-type]
     with pytest.raises(th.InvalidArgument, match="there is no version 0: versions count from 1"):
         rollout.update(0, timeout=20)
+    with pytest.raises(TypeError, match="give version or at_least, not both"):
+        rollout.update(7, at_least=3)
+    with pytest.raises(TypeError, match="timeout: float"):  # and not "arg1: float"
+        trainer.publish(7, timeout="soon")  # type: ignore[arg-type]
     assert trainer.publish(np.int64(7)).version == 7
     with pytest.raises(TypeError, match=r"a tensor's name is of type ndarray: call add\(name, tensor\)"):
         rollout.add(np.zeros(4, dtype=np.float32), "w")  # type: ignore[arg-type]
@@ -501,6 +548,24 @@ def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceSer
         th.Subscriber(server, "policy", "rollout-1", loction=3)  # type: ignore[call-arg]
     with pytest.raises(th.InvalidArgument, match=r"there is no option 'xyzzy': tensorhub\.Options has them all"):
         th.Subscriber(server, "policy", "rollout-1", xyzzy=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("mode", ["staged", "double_buffered"])
+def test_what_is_live_does_not_excuse_wrong_arguments(server: th.ReferenceServer, mode: th.Mode) -> None:
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r", mode=mode) as rollout:
+        trainer.add("w", np.ones(4))
+        if mode == "staged":
+            rollout.add("w", np.zeros(4))
+        else:
+            rollout.allocate("w", [4], "f64")
+        trainer.publish(5)
+        assert rollout.update().version == 5
+        with pytest.raises(TypeError, match="give version or at_least, not both"):
+            rollout.update(5, at_least=3)
+        with pytest.raises(TypeError, match=r"version is 5\.0, of type float"):
+            rollout.update(5.0)  # type: ignore[arg-type]
+        with pytest.raises(th.InvalidArgument, match="at_least is -1"):
+            rollout.update(at_least=-1)
 
 
 def test_the_compiled_module_names_its_arguments() -> None:
@@ -551,10 +616,6 @@ def test_keys_bring_digests_that_nobody_forges() -> None:
         def rollout(replica: str, *, trust_sources: bool = False) -> th.Subscriber:
             keys = th.Security(public, worker_public, worker_secret, trust_sources=trust_sources)
             made = th.Subscriber(guarded, "policy", replica, security=keys)
-    with pytest.raises(TypeError, match="give version or at_least, not both"):
-        rollout.update(7, at_least=3)
-    with pytest.raises(TypeError, match="timeout: float"):  # and not "arg1: float"
-        trainer.publish(7, timeout="soon")  # type: ignore[arg-type]
             made.add("w", np.zeros(4, dtype=np.float32))
             return made
 
