@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["publish_file", "save_file"]
 
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # older Pythons have no name for it
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 100_000_000  # the format's own bound
 # The format's names: ours, torch's, and the bytes of an element.
@@ -92,12 +93,18 @@ def publish_file(
     """Publishes the tensors of a file as `version`. They are mapped into memory: the file must not change."""
     with Path(path).open("rb") as file:
         begin, tensors = _read_header(file.read(_LENGTH_BYTES), file, os.fspath(path))
-        # Private pages: what somebody else writes to the process' memory does not come into the file.
-        mapping = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        # Private pages: what somebody else writes to the process' memory does not come into the file. Nobody does, and
+        # so no memory is set aside for copies of them.
+        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+        mapping = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     publisher = Publisher(server, model, replica, **options)
-    for name, dtype, shape, offset in tensors:
-        publisher.add(name, _Mapped(mapping, begin + offset, _TYPES[dtype][1], shape))
-    publisher.publish(version)
+    try:
+        for name, dtype, shape, offset in tensors:
+            publisher.add(name, _Mapped(mapping, begin + offset, _TYPES[dtype][1], shape))
+        publisher.publish(version)
+    except BaseException:
+        publisher.close()
+        raise
     return publisher
 
 

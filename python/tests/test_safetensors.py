@@ -10,6 +10,7 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,6 +62,40 @@ def test_a_file_goes_over_a_hub(server: th.ReferenceServer, tmp_path: Path) -> N
         assert [each.name for each in publisher.models("policy")[0].replicas if each.shards_joined] == ["file"]
         save_file(server, "policy", copy)  # over the old one
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.safetensors", "model.safetensors"]
+
+
+def test_a_file_that_is_published_takes_no_memory_for_copies(server: th.ReferenceServer, tmp_path: Path) -> None:
+    """Nobody writes to it; with strict accounting, a file larger than what is free could not be mapped."""
+    source = tmp_path / "model.safetensors"
+    example(source)
+    with publish_file(server, "policy", source, version=1):
+        _, _, rest = Path("/proc/self/smaps").read_text().partition(str(source))
+        flags = rest.partition("VmFlags:")[2].partition("\n")[0].split()
+        assert {"wr", "nr"} <= set(flags)
+
+
+def test_what_cannot_be_published_leaves_the_hub(
+    server: th.ReferenceServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[th.Publisher] = []
+
+    def make(*given: Any, **options: Any) -> th.Publisher:
+        made.append(th.Publisher(*given, **options))
+        return made[-1]
+
+    monkeypatch.setattr("tensorhub.safetensors.Publisher", make)
+    header: dict[str, object] = {"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}
+    write(tmp_path / "model.safetensors", header, bytes(16))
+    with pytest.raises(th.InvalidArgument, match="version 0 cannot be published"):
+        publish_file(server, "policy", tmp_path / "model.safetensors", version=0)
+    assert [each.is_closed for each in made] == [True]
+
+
+def test_a_shard_that_is_none_is_the_whole_model(server: th.ReferenceServer, tmp_path: Path) -> None:
+    example(tmp_path / "model.safetensors")
+    none: dict[str, Any] = {"shard": None}
+    with publish_file(server, "policy", tmp_path / "model.safetensors", 1, **none):
+        assert save_file(server, "policy", tmp_path / "copy.safetensors", **none).version == 1
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("a", "a")])
