@@ -34,6 +34,15 @@ def hub_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         sys.modules.pop(each, None)  # the next test may have another torch
 
 
+class Arena(th.ArenaPublisher):
+    """Of two tensors of numpy, where tensorhub.torch's learns them from what is put."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        for name in "wv":
+            self.declare(name, [4], "f64")
+
+
 @pytest.mark.parametrize("waits_for", ["model", "version"])
 def test_a_cancelled_receive_ends_and_the_next_one_works(
     server: th.ReferenceServer, hub_weights: Any, waits_for: str
@@ -98,3 +107,49 @@ def test_who_sends_is_a_trainer_by_its_name(hub_weights: Any, monkeypatch: pytes
     _, model, replica = arena.call_args.args
     assert model == "policy"
     assert replica.startswith(f"trainer-{socket.gethostname()}-{os.getpid()}-")
+
+
+def test_a_sender_that_was_evicted_joins_anew(
+    server: th.ReferenceServer, hub_weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[hub_weights.__module__], "ArenaPublisher", Arena)
+    hub = hub_weights(server=server.address, replica="trainer-0")
+    weights = {"w": np.ones(4), "v": np.ones(4)}
+    hub.send(weights.items(), 1, holds=True)
+    with th.ServerClient(server) as client:
+        client.evict("policy", "trainer-0")
+        with pytest.raises(th.Replaced):
+            hub.send(weights.items(), 2, holds=True)
+        hub.send(weights.items(), 2, holds=True)
+        assert client.models("policy")[0].available == (2,)
+    hub.close()
+
+
+def test_weights_that_cannot_be_gathered_leave_nothing_begun(
+    server: th.ReferenceServer, hub_weights: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[hub_weights.__module__], "ArenaPublisher", Arena)
+    hub = hub_weights(server=server.address)
+    weights = {"w": np.ones(4), "v": np.ones(4)}
+    hub.send(weights.items(), 1, holds=True)
+
+    def gathered() -> Iterator[tuple[str, np.ndarray]]:
+        yield "w", np.ones(4)
+        raise RuntimeError("a rank has failed")
+
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        hub.send(gathered(), 2, holds=True)
+    with pytest.raises(th.InvalidArgument, match="2 tensors were not put"):  # it was forgotten, and is read no more
+        hub._arena.commit(2)
+    assert hub.version == 1
+    hub.send(weights.items(), 2, holds=True)
+    assert hub.version == 2
+    hub.close()
+
+
+def test_a_rank_that_holds_no_weights_gathers_them(hub_weights: Any) -> None:
+    gathered = iter([("w", None), ("v", None)])
+    hub = hub_weights(server="tcp://10.0.0.1:5570")
+    hub.send(gathered, 1, holds=False)
+    assert list(gathered) == []
+    assert hub.version == 1

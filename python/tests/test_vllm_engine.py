@@ -9,7 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -52,6 +52,77 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield importlib.import_module(ADAPTER)
     for name in fresh:
         sys.modules.pop(name, None)  # the next test may have the real ones
+
+
+def connected(engine: Any, **fields: Any) -> Any:
+    """One worker of an engine, initialized."""
+    worker = engine.TensorHubWeightTransferEngine()
+    worker.parallel_config = SimpleNamespace(
+        rank=0, world_size=1, data_parallel_index=0, data_parallel_size=1, enable_expert_parallel=False
+    )
+    worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="policy", **fields))
+    return worker
+
+
+class Evicted:
+    """A worker of the hub, which takes no call; the second one does."""
+
+    made: ClassVar[list[Evicted]] = []
+    version = 1
+
+    def __init__(self, *_given: Any, **_options: Any) -> None:
+        self.is_closed = False
+        self.made.append(self)
+
+    def add_all(self, tensors: Any) -> None:
+        pass
+
+    def receive(self, *_given: Any, **_options: Any) -> None:
+        if len(self.made) == 1:
+            raise th.Replaced("evicted")
+
+    update = publish = unpublish = receive
+
+    def tensors(self) -> list[Any]:
+        return []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("runtime", ["", "staged", "in_place"])
+def test_an_engine_that_was_evicted_joins_anew(engine: Any, monkeypatch: pytest.MonkeyPatch, runtime: str) -> None:
+    monkeypatch.setattr(Evicted, "made", [])
+    for name in ("Receiver", "Subscriber"):
+        monkeypatch.setattr(engine, name, Evicted)
+    monkeypatch.setattr(engine, "initialize_layerwise_reload", lambda model: None)
+    module = SimpleNamespace(load_weights=list, named_modules=list, named_parameters=list, named_buffers=list)
+    worker = connected(engine, runtime=runtime)
+    worker.model = module
+    with pytest.raises(th.Replaced):
+        worker.receive_weights(SimpleNamespace(version=1))
+    worker.receive_weights(SimpleNamespace(version=1))
+    assert [each.is_closed for each in Evicted.made] == [True, False]
+    worker.shutdown()
+    assert [each.is_closed for each in Evicted.made] == [True, True]
+    if not runtime:
+        with pytest.raises(th.InvalidArgument, match="was not initialized"):
+            worker.receive_weights(SimpleNamespace(version=1))
+
+
+@pytest.mark.parametrize("call", ["hide", "show"])
+def test_weights_of_an_engine_that_was_evicted_are_shown_anew(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(Evicted, "made", [])
+    module = SimpleNamespace(named_modules=list, named_parameters=list, named_buffers=list)
+    shown = engine.ShownWeights(Evicted)
+    if call == "hide":
+        shown._of(module)
+    with pytest.raises(th.Replaced):
+        shown.hide() if call == "hide" else shown.show(module, 1)
+    shown.show(module, 1)
+    assert [each.is_closed for each in Evicted.made] == [True, False]
 
 
 @pytest.fixture

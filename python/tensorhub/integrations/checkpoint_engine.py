@@ -9,9 +9,10 @@ be replaced between two updates.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
-from tensorhub.errors import InvalidArgument, Replaced
+from tensorhub.errors import Error, InvalidArgument, Replaced
 from tensorhub.torch import ArenaPublisher, Receiver
 from tensorhub.workers import replica_of_process
 
@@ -58,17 +59,33 @@ class HubWeights:
         """The last version that was sent or received."""
 
     def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
-        """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering."""
+        """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering.
+
+        After an error nothing of the version is shown. After `Replaced`, or an eviction, the next `send` joins anew.
+        """
         if holds and self._arena is None:
             self._arena = ArenaPublisher(self._server, self._model, self._sender, **self._options)
-        if self._arena is not None:
-            self._arena.begin(version)
-        for name, tensor in weights:
-            if self._arena is not None:
-                self._arena.put(name, tensor)
-        if self._arena is not None:
-            self._arena.commit(version)
+        if self._arena is None:
+            for _ in weights:
+                pass
+        else:
+            self._publish(self._arena, weights, version)
         self.version = version
+
+    def _publish(self, arena: ArenaPublisher, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        try:
+            arena.begin(version)
+            for name, tensor in weights:
+                arena.put(name, tensor)
+            arena.commit(version)
+        except Replaced:
+            self._arena = None
+            arena.close()
+            raise
+        except BaseException:
+            with contextlib.suppress(Error):
+                arena.unpublish(0)  # who reads along waits for what does not come
+            raise
 
     async def receive(self, version: int) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`.

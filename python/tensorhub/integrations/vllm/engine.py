@@ -10,7 +10,7 @@ they are used from one of them instead (runtime.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -19,11 +19,14 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from tensorhub.errors import InvalidArgument
+from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.integrations.vllm.runtime import Mode, ShownWeights, TakenWeights
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import Receiver
 from tensorhub.workers import Location, Options, Publisher, Security, Subscriber, replica_of_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["InitInfo", "TensorHubWeightTransferEngine", "UpdateInfo"]
 
@@ -74,6 +77,8 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     supports_draft_weight_update: ClassVar[bool] = False
 
     _receiver: Receiver | None = None
+    _make_receiver: Callable[[], Receiver] | None = None
+    """Of an engine that was initialized, and takes the checkpoint's format."""
     _shown: ShownWeights | None = None
     _taken: TakenWeights | None = None
     _timeout = 0.0
@@ -101,7 +106,9 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if self._taken is None:
             parallel = self.parallel_config
             rank = f"dp{parallel.data_parallel_index}-rank{parallel.rank}"
-            self._receiver = Receiver(init_info.server, init_info.model, f"{replica}-{rank}", **options)
+            given = (init_info.server, init_info.model, f"{replica}-{rank}")
+            self._make_receiver = lambda: Receiver(*given, **options)
+            self._receiver = self._make_receiver()
 
     def start_weight_update(self) -> None:
         """Changes nothing yet: the weights are touched when a whole version is here."""
@@ -115,7 +122,13 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if self._taken is not None:
             self._taken.take(self.model, update_info.version, self._timeout)
             return
-        self._connected().receive(update_info.version, timeout=self._timeout)
+        receiver = self._connected()
+        try:
+            receiver.receive(update_info.version, timeout=self._timeout)
+        except Replaced:  # or evicted: the next update joins anew
+            self._receiver = None
+            receiver.close()
+            raise
         self.load_received()
 
     def load_received(self) -> None:
@@ -145,7 +158,7 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         for each in (self._receiver, self._shown, self._taken):
             if each is not None:
                 each.close()
-        self._receiver = self._shown = self._taken = None
+        self._receiver = self._shown = self._taken = self._make_receiver = None
 
     def _join_group(self, init_info: InitInfo, replica: str, options: Options) -> None:
         """Equal ranks of equal engines are one shard of the group's model."""
@@ -186,7 +199,11 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
 
     def _connected(self) -> Receiver:
         if self._receiver is None:
-            raise InvalidArgument("the weight transfer engine was not initialized: call init_weight_transfer_engine")
+            if self._make_receiver is None:
+                raise InvalidArgument(
+                    "the weight transfer engine was not initialized: call init_weight_transfer_engine"
+                )
+            self._receiver = self._make_receiver()
         return self._receiver
 
     def _pack_tied_heads(self) -> None:

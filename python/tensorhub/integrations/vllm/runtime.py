@@ -6,14 +6,15 @@ configuration. One of them shows it, in place; the others read it straight into 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from tensorhub.errors import InvalidArgument
+from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.workers import Options, Publisher, Subscriber
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -74,6 +75,15 @@ class _WeightsInUse(Generic[AnyWorker]):
             self._worker.close()
             self._worker = None
 
+    @contextlib.contextmanager
+    def _joining_anew(self) -> Iterator[None]:
+        """A worker that was `Replaced`, or evicted, takes no call any more: the next one makes another."""
+        try:
+            yield
+        except Replaced:
+            self.close()
+            raise
+
     def _of(self, module: torch.nn.Module) -> AnyWorker:
         """The worker; another one if the engine has given its weights other memory since."""
         tensors = runtime_tensors(module)
@@ -93,11 +103,13 @@ class ShownWeights(_WeightsInUse[Publisher]):
     def hide(self) -> None:
         """Before the engine writes them itself: returns when nobody reads them any more."""
         if self._worker is not None:
-            self._worker.unpublish()
+            with self._joining_anew():
+                self._worker.unpublish()
 
     def show(self, module: torch.nn.Module, version: int) -> None:
         """They are `version` from now on, until `hide`."""
-        self._of(module).publish(version)
+        with self._joining_anew():
+            self._of(module).publish(version)
 
 
 class TakenWeights(_WeightsInUse[Subscriber]):
@@ -105,4 +117,5 @@ class TakenWeights(_WeightsInUse[Subscriber]):
 
     def take(self, module: torch.nn.Module, version: int, timeout: float) -> None:
         """Takes `version` as soon as an equal engine shows it. The layouts are compared by name, shape and type."""
-        self._of(module).update(version, timeout=timeout)
+        with self._joining_anew():
+            self._of(module).update(version, timeout=timeout)
