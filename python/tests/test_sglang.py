@@ -50,6 +50,25 @@ def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None
         load(Model(), given)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"no json",
+        b"\xff\xfe",
+        b"[]",
+        b"[" * 4000,
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": Infinity, "timeout": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": "one", "timeout": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": null, "timeout": 1}',
+    ],
+    ids=lambda text: text.decode(errors="replace")[:80],
+)
+def test_a_request_that_cannot_be_read_is_refused(text: bytes) -> None:
+    with pytest.raises(th.InvalidArgument, match=r"the request of the weight loader cannot be read \("):
+        load(Model(), [("tensorhub", torch.tensor(list(text), dtype=torch.uint8))])
+
+
 class HookType(Enum):
     BEFORE = "before"
     AROUND = "around"

@@ -61,6 +61,18 @@ def request(server: str, model: str, version: int, timeout: float = 120.0) -> li
     return [(_NAME, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
 
 
+def _read(text: bytes) -> tuple[tuple[str, str], int, float]:
+    """Server and model, the version and the time-out of a request."""
+    try:
+        told = json.loads(text)
+        return (str(told["server"]), str(told["model"])), int(told["version"]), float(told["timeout"])
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as e:
+        raise InvalidArgument(
+            f"the request of the weight loader cannot be read ({type(e).__name__}: {e}): give what sglang.request of "
+            f"this package makes"
+        ) from e
+
+
 def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     """Called by SGLang in every rank: receives the version that the request names, and loads it into the model."""
     asked = dict(named_tensors)
@@ -68,13 +80,12 @@ def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         raise InvalidArgument(
             f"the weight loader was given {len(asked)} tensors: it takes what sglang.request of this package gives"
         )
-    told = json.loads(bytes(asked[_NAME].cpu().tolist()))
-    key = (str(told["server"]), str(told["model"]))
+    key, version, timeout = _read(bytes(asked[_NAME].cpu().tolist()))
     receiver = _receivers.get(key)
     if receiver is None:
         receiver = _receivers[key] = Receiver(*key, replica_of_process("rollout"))
     try:
-        receiver.receive(int(told["version"]), timeout=float(told["timeout"]))
+        receiver.receive(version, timeout=timeout)
     except Replaced:  # or evicted: the next request joins anew
         _receivers.pop(key).close()
         raise
