@@ -125,12 +125,12 @@ TEST_CASE("every mutant fails the rules that name its fault, and every rule is f
       {"many_reads_complete_once", "errors_complete_once", "poll_respects_the_span", "queues_of_two_threads",
        "dead_peer_ends_reads", "silent_peer_ends_reads", "closed_endpoint_cancels", "out_of_bounds_is_denied",
        "changed_description_is_denied", "forged_key_is_denied", "stale_key_is_denied", "no_later_bytes",
-       "no_later_bytes_while_reading", "cut_off_is_final"});
+       "no_later_bytes_while_reading", "cut_off_is_final", "wait_ends_with_a_completion"});
   EXPECT_FAILURES(
       doubles_completions,
       {"many_reads_complete_once", "errors_complete_once", "poll_respects_the_span", "queues_of_two_threads",
        "dead_peer_ends_reads", "silent_peer_ends_reads", "closed_endpoint_cancels", "no_later_bytes",
-       "no_later_bytes_while_reading", "cut_off_is_final"});
+       "no_later_bytes_while_reading", "cut_off_is_final", "wait_ends_with_a_completion"});
   EXPECT_FAILURES(
       drops_errors,
       {"errors_complete_once", "misfit_is_local_error", "dead_peer_ends_reads", "silent_peer_ends_reads",
