@@ -27,7 +27,7 @@ enum class rule : std::uint8_t {
   group_end,         ///< an update of a replica succeeds for all of its shards or for none
   group_version,     ///< all shards of a replica get one version
   lanes,             ///< no silent source keeps a pull from one that is connected
-  leases,            ///< each lease is on a worker that shows its version, and is granted once
+  leases,            ///< each lease is on a worker that shows its version and is not drained; granted once
   permission,        ///< bytes stay as they are while a reader may still read them
   places,            ///< an incarnation joins in one role
   readable,          ///< a version that a living worker shows can be read with a lease on it

@@ -29,15 +29,16 @@ namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 /// What a session has heard from servers.
 struct contact {
-  time_point heard{};          ///< when it last heard from one
-  std::size_t server = 0;      ///< the present one, in the list
-  time_point asked_since{};    ///< the first request that the server left unanswered; later by `idle` times
-  time_point idle_since{};     ///< since such requests have ended at their deadlines; zero: one is open
+  time_point heard{};      ///< when it last heard from one
+  std::size_t server = 0;  ///< the present one, in the list
+  /// When the first request was made that the server has left unanswered, and the time without one after it.
+  time_point asked_since{};
+  time_point idle_since{};     ///< when the last such request ended at its deadline; zero: one is open
   std::string refusal{};       ///< for sentences: why another server does not take this worker; may be empty
   time_point refused_since{};  ///< the first of `refusals`, within one server_timeout
   std::size_t refusals = 0;    ///< of servers that do not take this worker over
   time_point rejoins_at = time_point::never();  ///< all of them have refused: when the next one is asked
-  bool has_left = false;                        ///< this worker has left, and says nothing more
+  bool has_left = false;  ///< the server has let this worker leave, which sends nothing more
 
   /// The patience with a silent server begins with the first request that it leaves unanswered. Later
   /// requests do not restart it, even if the first call has ended. The time without a request does not count.
