@@ -12,13 +12,13 @@
 #include "tensorhub/policy/consistency/group_consistent.hpp"
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/catalog.hpp"
-#include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
+#include "tensorhub/transfer/transport_pull.hpp"
 #include "tensorhub/worker/policy_data_plane.hpp"
 
 namespace tensorhub {
 
-template class pull_driver<testing::transport_archetype, testing::integrity_archetype>;
+template class transport_pull<testing::transport_archetype, testing::integrity_archetype>;
 template class reference_server<testing::scheduler_archetype, testing::consistency_archetype>;
 template data_plane_maker data_plane_maker_of<testing::transport_archetype, testing::integrity_archetype,
                                               host_memory>(testing::transport_archetype::options);

@@ -25,7 +25,7 @@ TEST_CASE("lane pool: nobody waits while connections are closed that were idle f
     auto one = lanes.borrow(1, 8);
     auto other = lanes.borrow(1, 8);
     for (pool::lane* lane : {one.get(), other.get()})
-      static_cast<void>(lane->keep(ends, through.connect(lane->queue(), source.address(), {2}, 10s)));
+      lane->keep(ends, through.connect(lane->queue(), source.address(), {2}, 10s));
     lanes.give_back(std::move(one));
     lanes.give_back(std::move(other));
   }

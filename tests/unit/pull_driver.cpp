@@ -29,6 +29,7 @@
 #include "tensorhub/testing/memory_transport.hpp"
 #include "tensorhub/transfer/digest_table.hpp"
 #include "tensorhub/transfer/shard_memory.hpp"
+#include "tensorhub/transfer/transport_pull.hpp"
 
 using namespace tensorhub;
 using namespace std::chrono_literals;
@@ -161,7 +162,7 @@ struct record {
 template <typename Integrity = xxh3_128>
 class reader_process {
  public:
-  using driver_type = pull_driver<gated_transport, Integrity>;
+  using driver_type = transport_pull<gated_transport, Integrity>;
 
   /// `allowance_bytes` may be read before the gate is opened.
   explicit reader_process(const layout& shape, pull_driver_options options = {},
@@ -172,7 +173,7 @@ class reader_process {
         shape_{shape} {
     bytes.add_to(memory_);
     memory_.register_all(shape_);
-    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seeds, 17, options, callbacks());
+    prepare(options);
   }
   ~reader_process() { end(); }
   reader_process(const reader_process&) = delete;
@@ -181,7 +182,7 @@ class reader_process {
   /// Another update through the same lanes, with the connections that they have kept.
   void prepare_next(pull_driver_options options) {
     memory_.expect();
-    driver = std::make_unique<driver_type>(lanes_, shape_, memory_.places(), seeds, 17, options, callbacks());
+    prepare(options);
   }
 
   void start() {
@@ -226,8 +227,12 @@ class reader_process {
   std::unique_ptr<driver_type> driver;
 
  private:
-  [[nodiscard]] typename driver_type::callbacks callbacks() {
-    typename driver_type::callbacks to;
+  void prepare(const pull_driver_options& options) {
+    const typename driver_type::memory_type into{&shape_, memory_.regions(), memory_.places()};
+    driver = std::make_unique<driver_type>(lanes_, into, seeds, 17, options, callbacks());
+  }
+  [[nodiscard]] pull_driver::callbacks callbacks() {
+    pull_driver::callbacks to;
     to.source_failed = [this](const source_failure& failure) {
       {
         const std::lock_guard lock{seen.mutex};

@@ -19,7 +19,7 @@
 
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
+#include "tensorhub/transfer/placed_chunk.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -27,61 +27,34 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// One chunk's bytes.
-struct placed_chunk {
-  chunk_index chunk = 0;
-  const std::byte* data = nullptr;
-  std::uint64_t bytes = 0;
-  device_access* device = nullptr;  ///< null: the CPU may follow `data`
+/// An integrity policy, as batches need it. At most one of `seed` and `key` is set: devices then make the
+/// digests (concepts/integrity.hpp).
+struct digest_functions {
+  digest128 (*by_cpu)(std::uint64_t seed, const placed_chunk& chunk) noexcept = nullptr;
+  std::uint64_t (*seed)(std::uint64_t seed, std::uint64_t chunk) noexcept = nullptr;
+  digest_key (*key)(std::uint64_t seed, std::uint64_t chunk) noexcept = nullptr;
 };
 
-template <integrity Integrity>
-class chunk_digests {
+/// Batches of chunks.
+class batch_digests {
  public:
+  explicit batch_digests(const digest_functions& policy);
+  ~batch_digests();
+  batch_digests(const batch_digests&) = delete;
+  batch_digests& operator=(const batch_digests&) = delete;
+
   /// Sets `out[i]` to the digest of `chunks[i]`; all are set on return. Throws `system_failed` if a device
   /// fails, with the first chunk of its batch in the context.
-  void make(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out) {
-    begin(seed, chunks, out);
-    finish();
-  }
+  void make(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out);
 
   /// Begins what `make` does; devices work while the caller goes on. The chunks' bytes and `out` must stay
   /// until `finished` has returned true or thrown, or until the object has ended. Throws like `make`, and
   /// then nothing is under way. Pre-condition: the last batch is finished.
-  void begin(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out) {
-    try {
-      for (std::size_t begin = 0; begin < chunks.size();) {
-        std::size_t end = begin;
-        while (end < chunks.size() && chunks[end].device == chunks[begin].device) ++end;
-        const auto batch = chunks.subspan(begin, end - begin);
-        if (batch.front().device == nullptr) {
-          for (std::size_t i = 0; i < batch.size(); ++i) out[begin + i] = by_cpu(seed, batch[i]);
-        } else {
-          by_device(seed, batch, out.subspan(begin, batch.size()));
-        }
-        begin = end;
-      }
-    } catch (...) {
-      drop();
-      throw;
-    }
-  }
+  void begin(std::uint64_t seed, std::span<const placed_chunk> chunks, std::span<digest128> out);
   [[nodiscard]] bool has_begun() const noexcept { return !begun_.empty(); }
 
   /// True: every digest of the batch is set. Waits at most for `patience`. Throws like `make`.
-  [[nodiscard]] bool finished(duration patience) {
-    for (; !begun_.empty(); begun_.pop_back()) {
-      const batch_record& last = begun_.back();
-      if (!is_done(last, patience)) return false;
-      for (digest128& each : last.out) each = detail::never_zero(each);
-    }
-    return true;
-  }
-
-  /// The digest of one chunk that the CPU can read.
-  [[nodiscard]] static digest128 by_cpu(std::uint64_t seed, const placed_chunk& chunk) noexcept {
-    return Integrity::chunk_digest(seed, chunk.chunk, {chunk.data, chunk.bytes});
-  }
+  [[nodiscard]] bool finished(duration patience);
 
  private:
   using clock = std::chrono::steady_clock;
@@ -97,78 +70,51 @@ class chunk_digests {
     std::span<digest128> out{};
   };
 
-  void by_device(std::uint64_t seed, std::span<const placed_chunk> batch, std::span<digest128> out) {
-    device_access& device = *batch.front().device;
-    device_state& with = devices_[&device];
-    if (!with.lane) with.lane = device.open_lane();
-    if constexpr (keyed_device_integrity<Integrity>) {
-      keyed_jobs_.clear();
-      for (const placed_chunk& each : batch)
-        keyed_jobs_.push_back({each.data, each.bytes, Integrity::chunk_key(seed, each.chunk)});
-      note(with, with.lane->keyed_digest(keyed_jobs_, out.data()), batch, out);
-    } else if constexpr (device_integrity<Integrity>) {
-      jobs_.clear();
-      for (const placed_chunk& each : batch)
-        jobs_.push_back({each.data, each.bytes, Integrity::chunk_seed(seed, each.chunk)});
-      note(with, with.lane->digest(jobs_, out.data()), batch, out);
-    } else {
-      for (std::size_t i = 0; i < batch.size(); ++i) {
-        if (with.scratch.bytes() < batch[i].bytes) with.scratch = pinned_memory{device, batch[i].bytes};
-        note(with, with.lane->copy(with.scratch.data(), batch[i].data, batch[i].bytes), batch.subspan(i, 1),
-             {});
-        finish();
-        out[i] = by_cpu(seed, {batch[i].chunk, with.scratch.data(), batch[i].bytes, nullptr});
-      }
-    }
-  }
-
+  void by_device(std::uint64_t seed, std::span<const placed_chunk> batch, std::span<digest128> out);
   /// Each batch has an end: `is_done` throws at its deadline.
-  void finish() {
-    while (!finished(device_lane::patience)) {
-    }
-  }
-
+  void finish();
   void note(device_state& with, lane_ticket ticket, std::span<const placed_chunk> batch,
-            std::span<digest128> out) {
-    begun_.push_back({&with, ticket, clock::now() + device_lane::patience, batch.front(), out});
-  }
-
-  [[nodiscard]] bool is_done(const batch_record& batch, duration patience) {
-    device_lane& lane = *batch.with->lane;
-    lane_state state = lane_state::failed;
-    if (batch.ticket != 0)
-      state = patience.count() > 0 ? lane.wait(batch.ticket, patience) : lane.state(batch.ticket);
-    if (state == lane_state::done) return true;
-    if (state == lane_state::pending && clock::now() < batch.until) return false;
-    give_up(batch, state);
-  }
-
+            std::span<digest128> out);
+  [[nodiscard]] bool is_done(const batch_record& batch, duration patience);
   /// No lane is used again. Destroying them ends the work that they still do, so that nothing is written
   /// after a throw.
-  void drop() noexcept {
-    for (auto& [device, with] : devices_) with.lane.reset();
-    begun_.clear();
-  }
+  void drop() noexcept;
+  [[noreturn]] void give_up(const batch_record& batch, lane_state state);
 
-  [[noreturn]] void give_up(const batch_record& batch, lane_state state) {
-    const placed_chunk first = batch.first;
-    std::string why = state == lane_state::pending
-                          ? "no answer for " + std::to_string(device_lane::patience.count()) + " s"
-                          : batch.with->lane->trouble();
-    drop();
-    error_context context;
-    context.chunk = first.chunk;
-    throw error(errc::system_failed,
-                first.device->description() + " could not compute digests from chunk " +
-                    std::to_string(first.chunk) + " on: " + why +
-                    "; retry, and restart the process if the device keeps failing",
-                std::move(context));
-  }
-
+  digest_functions policy_;
   std::map<device_access*, device_state> devices_;
   std::vector<digest_job> jobs_;
   std::vector<keyed_digest_job> keyed_jobs_;
   std::vector<batch_record> begun_;
 };
 
+template <integrity Integrity>
+class chunk_digests : public batch_digests {
+ public:
+  chunk_digests() : batch_digests{functions()} {}
+
+  /// The digest of one chunk that the CPU can read.
+  [[nodiscard]] static digest128 by_cpu(std::uint64_t seed, const placed_chunk& chunk) noexcept {
+    return Integrity::chunk_digest(seed, chunk.chunk, {chunk.data, chunk.bytes});
+  }
+
+ private:
+  [[nodiscard]] static digest_functions functions() noexcept {
+    digest_functions out{.by_cpu = by_cpu};
+    if constexpr (keyed_device_integrity<Integrity>)
+      out.key = [](std::uint64_t seed, std::uint64_t chunk) noexcept {
+        return Integrity::chunk_key(seed, chunk);
+      };
+    else if constexpr (device_integrity<Integrity>)
+      out.seed = [](std::uint64_t seed, std::uint64_t chunk) noexcept {
+        return Integrity::chunk_seed(seed, chunk);
+      };
+    return out;
+  }
+};
+
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transfer/impl/chunk_digests.ipp"
+#endif

@@ -6,16 +6,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <numeric>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/in_parallel.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
-#include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/types/layout.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -25,42 +23,29 @@ namespace tensorhub::inline TENSORHUB_MODE {
 ///
 /// The threads take CPU-readable chunks one by one, and chunks in device memory in batches. Throws what a
 /// device throws (chunk_digests.hpp); the table is then of no use.
-template <integrity Integrity, typename Region>
+template <integrity Integrity>
 void digest_again(std::span<digest128> table, std::span<const chunk_index> chunks, const layout& shape,
-                  std::span<const segment_place<Region>> places, std::uint64_t seed, std::size_t lanes) {
+                  std::span<const segment_place> places, std::uint64_t seed, std::size_t lanes) {
   std::vector<placed_chunk> on_devices;
   std::vector<placed_chunk> on_host;
   for (const chunk_index chunk : chunks) {
-    const chunk_slice slice = shape.slice(chunk);
-    const auto& place = places[slice.segment];
-    (place.device == nullptr ? on_host : on_devices)
-        .push_back({chunk, place.data + slice.offset, slice.bytes, place.device});
+    const placed_chunk placed = place_of(shape, places, chunk);
+    (placed.device == nullptr ? on_host : on_devices).push_back(placed);
   }
+  std::vector<digest128> made(on_devices.size());
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
+  detail::in_parallel(std::min<std::size_t>(lanes, on_host.size() / 8 + 1), [&](std::size_t number) {
+    if (number == 0 && !on_devices.empty()) chunk_digests<Integrity>{}.make(seed, on_devices, made);
     for (std::size_t i = next++; i < on_host.size(); i = next++)
       table[on_host[i].chunk] = chunk_digests<Integrity>::by_cpu(seed, on_host[i]);
-  };
-  std::vector<std::jthread> helpers;
-  lanes = std::min<std::size_t>(lanes, on_host.size() / 8 + 1);
-  helpers.reserve(lanes);
-  try {
-    for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
-  } catch (const std::exception&) {  // no more threads: those that run do the rest
-  }
-  if (!on_devices.empty()) {
-    std::vector<digest128> made(on_devices.size());
-    chunk_digests<Integrity>{}.make(seed, on_devices, made);
-    for (std::size_t i = 0; i < made.size(); ++i) table[on_devices[i].chunk] = made[i];
-  }
-  work();
+  });
+  for (std::size_t i = 0; i < made.size(); ++i) table[on_devices[i].chunk] = made[i];
 }
 
 /// Makes one digest per chunk, in the order of chunks; the table is empty if integrity is off. Otherwise as
 /// `digest_again`.
-template <integrity Integrity, typename Region>
-[[nodiscard]] std::vector<digest128> digest_table(const layout& shape,
-                                                  std::span<const segment_place<Region>> places,
+template <integrity Integrity>
+[[nodiscard]] std::vector<digest128> digest_table(const layout& shape, std::span<const segment_place> places,
                                                   std::uint64_t seed, std::size_t lanes) {
   if constexpr (!Integrity::enabled) return {};
   std::vector<digest128> table(shape.chunk_count());

@@ -12,11 +12,10 @@
 ///
 /// Thread safety: any thread may borrow and give back; a borrowed lane belongs to its borrower.
 
-#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,7 +26,6 @@
 
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/types/ids.hpp"
 #include "tensorhub/types/memory.hpp"
 
@@ -42,74 +40,109 @@ struct connection_ends {
   bool operator==(const connection_ends&) const = default;
 };
 
-template <transport Transport>
-class lane_pool {
+/// A lane as its pool knows it: scratch memory, and the places at which it keeps connections.
+class kept_lane {
  public:
   static constexpr std::size_t most_kept = 8;
   static constexpr std::chrono::minutes kept_for{2};
   using clock = std::chrono::steady_clock;
 
-  class lane {
+  explicit kept_lane(std::size_t scratch_words);
+  virtual ~kept_lane();
+  kept_lane(const kept_lane&) = delete;
+  kept_lane& operator=(const kept_lane&) = delete;
+
+  [[nodiscard]] std::span<const std::byte> scratch() const noexcept {
+    return std::as_bytes(std::span{scratch_});
+  }
+  [[nodiscard]] bool has_idle(clock::time_point now) const noexcept;
+  void close_idle(clock::time_point now);
+  [[nodiscard]] virtual std::size_t outstanding() const noexcept = 0;
+
+ protected:
+  [[nodiscard]] memory_range scratch_range() noexcept;
+  /// The place of the connection between these ends, which is given up with this; empty: there is none.
+  [[nodiscard]] std::optional<std::size_t> take_place(const connection_ends& ends);
+  /// A place for one more: a free one, or that of the oldest.
+  [[nodiscard]] std::size_t new_place(connection_ends ends);
+  /// Closes the connection at this place.
+  virtual void close(std::size_t place) noexcept = 0;
+
+ private:
+  struct kept_connection {
+    connection_ends ends;
+    clock::time_point since;
+    std::size_t place;
+  };
+  std::vector<std::uint64_t> scratch_;
+  std::vector<kept_connection> kept_;  ///< oldest first
+};
+
+/// The lanes of a pool that nobody has borrowed.
+class idle_lanes {
+ public:
+  idle_lanes();
+  ~idle_lanes();
+  idle_lanes(const idle_lanes&) = delete;
+  idle_lanes& operator=(const idle_lanes&) = delete;
+
+  /// Null: none is idle that has so much scratch memory.
+  [[nodiscard]] std::unique_ptr<kept_lane> take(std::size_t scratch_words, kept_lane::clock::time_point now);
+  /// A lane with reads outstanding, which nobody waits for any more, is not kept.
+  void give_back(std::unique_ptr<kept_lane> lane);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<kept_lane>> idle_;  ///< guarded by mutex_
+};
+
+template <transport Transport>
+class lane_pool {
+ public:
+  static constexpr std::size_t most_kept = kept_lane::most_kept;
+  static constexpr std::chrono::minutes kept_for = kept_lane::kept_for;
+  using clock = kept_lane::clock;
+
+  class lane final : public kept_lane {
    public:
     using endpoint_type = typename Transport::endpoint;
 
     /// Throws what the transport throws.
     lane(Transport& through, std::size_t depth, std::size_t scratch_words)
-        : queue_{through.make_queue(depth)}, scratch_(scratch_words) {
-      const memory_range range{std::as_writable_bytes(std::span{scratch_}).data(), scratch_.size() * 8};
+        : kept_lane{scratch_words}, queue_{through.make_queue(depth)} {
+      const memory_range range = scratch_range();
       scratch_region_ = through.register_memory(std::span{&range, 1}, region_access::local_write);
-      kept_.reserve(most_kept);
     }
 
     [[nodiscard]] typename Transport::queue& queue() noexcept { return queue_; }
-    [[nodiscard]] std::span<const std::byte> scratch() const noexcept {
-      return std::as_bytes(std::span{scratch_});
-    }
     [[nodiscard]] const typename Transport::memory_region& scratch_region() const noexcept {
       return scratch_region_.front();
     }
+    [[nodiscard]] std::size_t outstanding() const noexcept override { return queue_.outstanding(); }
 
     /// Empty: there is none between these ends that may still be alive.
     [[nodiscard]] std::optional<endpoint_type> take(const connection_ends& ends) {
-      const auto found = detail::find(kept_, ends, &kept_connection::ends);
-      if (found == kept_.end()) return std::nullopt;
-      std::optional<endpoint_type> out{std::move(found->endpoint)};
-      kept_.erase(found);
-      if (!out->usable()) out.reset();
+      std::optional<endpoint_type> out;
+      if (const auto place = take_place(ends)) std::swap(out, endpoints_[*place]);
+      if (out && !out->usable()) out.reset();
       return out;
     }
-    /// Returns the endpoint that is not kept: this one, or the oldest. To destroy it may take long.
-    /// Pre-condition: no read of the endpoint is outstanding.
-    std::optional<endpoint_type> keep(connection_ends ends, endpoint_type endpoint) {
-      if (!endpoint.usable()) return endpoint;
+    /// Keeps an endpoint, or closes it; in the place of the oldest if there are enough of them. To close one
+    /// may take long. Pre-condition: no read of the endpoint is outstanding.
+    void keep(connection_ends ends, endpoint_type endpoint) {
+      if (!endpoint.usable()) return;
       if constexpr (requires { endpoint.kept_by_transport(); }) {
-        if (endpoint.kept_by_transport()) return endpoint;
+        if (endpoint.kept_by_transport()) return;
       }
-      std::optional<endpoint_type> oldest;
-      if (kept_.size() == most_kept) {
-        oldest.emplace(std::move(kept_.front().endpoint));
-        kept_.erase(kept_.begin());
-      }
-      kept_.push_back({std::move(ends), clock::now(), std::move(endpoint)});
-      return oldest;
-    }
-    [[nodiscard]] bool has_idle(clock::time_point now) const noexcept {
-      return !kept_.empty() && kept_.front().since < now - kept_for;
-    }
-    void close_idle(clock::time_point now) {
-      std::erase_if(kept_, [&](const kept_connection& each) { return each.since < now - kept_for; });
+      endpoints_[new_place(std::move(ends))].emplace(std::move(endpoint));
     }
 
    private:
-    struct kept_connection {
-      connection_ends ends;
-      clock::time_point since;
-      endpoint_type endpoint;
-    };
+    void close(std::size_t place) noexcept override { endpoints_[place].reset(); }
+
     typename Transport::queue queue_;
-    std::vector<std::uint64_t> scratch_;
     std::vector<typename Transport::memory_region> scratch_region_;
-    std::vector<kept_connection> kept_;  ///< oldest first; destroyed before the queue
+    std::array<std::optional<endpoint_type>, most_kept> endpoints_{};  ///< destroyed before the queue
   };
 
   explicit lane_pool(Transport& through) noexcept : through_{&through} {}
@@ -119,40 +152,19 @@ class lane_pool {
   /// A queue for `depth` reads, the same number every time, and at least so much scratch memory.
   [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t depth, std::size_t scratch_words,
                                              clock::time_point now = clock::now()) {
-    std::unique_ptr<lane> out;
-    // To close a connection may take long, and uses its lane's queue: meanwhile nobody else has the lane.
-    std::vector<std::unique_ptr<lane>> stale;
-    {
-      const std::lock_guard lock{mutex_};
-      if (!idle_.empty()) {
-        out = std::move(idle_.back());
-        idle_.pop_back();
-      }
-      const auto first = std::partition(idle_.begin(), idle_.end(),
-                                        [now](const auto& each) { return !each->has_idle(now); });
-      stale.assign(std::make_move_iterator(first), std::make_move_iterator(idle_.end()));
-      idle_.erase(first, idle_.end());
-    }
-    if (out) out->close_idle(now);
-    for (auto& each : stale) {
-      each->close_idle(now);
-      give_back(std::move(each));
-    }
-    if (!out || out->scratch().size() < scratch_words * 8)
-      return std::make_unique<lane>(*through_, depth, scratch_words);
-    return out;
+    if (auto idle = idle_.take(scratch_words, now))
+      return std::unique_ptr<lane>{static_cast<lane*>(idle.release())};
+    return std::make_unique<lane>(*through_, depth, scratch_words);
   }
-  /// A lane with reads outstanding, which nobody waits for any more, is not kept.
-  void give_back(std::unique_ptr<lane> borrowed) {
-    if (borrowed->queue().outstanding() > 0) return;
-    const std::lock_guard lock{mutex_};
-    idle_.push_back(std::move(borrowed));
-  }
+  void give_back(std::unique_ptr<lane> borrowed) { idle_.give_back(std::move(borrowed)); }
 
  private:
   Transport* through_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<lane>> idle_;  ///< guarded by mutex_
+  idle_lanes idle_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/transfer/impl/lane_pool.ipp"
+#endif

@@ -6,14 +6,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/in_parallel.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
@@ -50,20 +49,14 @@ void parallel_copy(std::span<const copy_run> runs, std::size_t lanes, std::uint6
       units.push_back({run.to + at, run.from + at, std::min(unit_bytes, run.bytes - at)});
   }
   std::atomic<std::size_t> next{0};
-  const auto work = [&units, &next] {
-    Memory space{};
-    const detail::peer_read reading;  // a published version: its holder waits for the server before it writes
-    for (std::size_t i = next++; i < units.size(); i = next++)
-      space.copy(units[i].to, units[i].from, units[i].bytes);
-  };
-  std::vector<std::jthread> helpers;
-  lanes = std::clamp<std::size_t>(lanes, 1, std::max<std::size_t>(units.size(), 1));
-  helpers.reserve(lanes);
-  try {
-    for (std::size_t i = 1; i < lanes; ++i) helpers.emplace_back(work);
-  } catch (const std::exception&) {  // no more threads: those that run do the rest
-  }
-  work();
+  detail::in_parallel(std::clamp<std::size_t>(lanes, 1, std::max<std::size_t>(units.size(), 1)),
+                      [&units, &next](std::size_t) {
+                        Memory space{};
+                        // A published version: its holder waits for the server before it writes.
+                        const detail::peer_read reading;
+                        for (std::size_t i = next++; i < units.size(); i = next++)
+                          space.copy(units[i].to, units[i].from, units[i].bytes);
+                      });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

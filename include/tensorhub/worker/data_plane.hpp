@@ -11,9 +11,7 @@
 ///
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `refusals_to_log`, `cut_off`, `renew`,
 /// `cost`, `forget_digests`, `transfers`, `unpack`, `raise_epoch`, `show_again` and `revoke_all` may be
-/// called from any thread; the worker serialises everything else. Of a `transfer`, `run` is called once;
-/// while it runs, `stop`, `add_source`, `release_source`, `commit`, `prefer` and `progress` may be called
-/// from any thread. The rest of a `transfer` is for the time after `run`.
+/// called from any thread; the worker serialises everything else.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
 
@@ -32,6 +30,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/options.hpp"
+#include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/pull_report.hpp"
 #include "tensorhub/transfer/registration.hpp"
 #include "tensorhub/types/digest.hpp"
@@ -53,31 +52,6 @@ struct transfer_events {
   /// it.
   std::function<void(std::span<const chunk_index>)> arrived{};
   std::atomic<std::uint64_t>* chunks_received = nullptr;  ///< counted up; borrowed
-};
-
-/// One version on its way into a worker's tensors. What has arrived is shown to others while it runs.
-class transfer {
- public:
-  transfer() = default;
-  virtual ~transfer() = default;
-  transfer(const transfer&) = delete;
-  transfer& operator=(const transfer&) = delete;
-
-  /// Reads until everything is confirmed (true) or until it is stopped (false). No read is outstanding when
-  /// this returns.
-  virtual bool run() = 0;
-  virtual void stop() = 0;
-  virtual void add_source(pull_target source) = 0;
-  virtual void release_source(lease_id released) = 0;
-  /// The version, which was open, is whole: its root.
-  virtual void commit(digest128 root) = 0;
-  /// These chunks first, in this order.
-  virtual void prefer(std::span<const chunk_index> chunks) = 0;
-  [[nodiscard]] virtual pull_progress progress() const = 0;
-  /// No byte of the tensors was touched.
-  [[nodiscard]] virtual bool intact() const = 0;
-  /// The digests of a transfer that is complete.
-  [[nodiscard]] virtual std::span<const digest128> table() const = 0;
 };
 
 /// Memory of the library's own for a set of tensors.
@@ -164,7 +138,7 @@ class data_plane {
   /// Copies all bytes of a worker of the same policies and layout over ours, small tensors included. Throws
   /// `invalid_argument` for a worker of other policies.
   virtual void copy_from(const data_plane& neighbour) = 0;
-  [[nodiscard]] virtual std::unique_ptr<transfer> begin(pull_order order, transfer_events events) = 0;
+  [[nodiscard]] virtual std::unique_ptr<pull_driver> begin(pull_order order, transfer_events events) = 0;
 
   // ---- a version that is filled while readers read it
 

@@ -43,6 +43,7 @@
 #include "tensorhub/transfer/parallel_copy.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/tensor_memory.hpp"
+#include "tensorhub/transfer/transport_pull.hpp"
 #include "tensorhub/types/location.hpp"
 #include "tensorhub/types/transport_options.hpp"
 #include "tensorhub/worker/data_plane.hpp"
@@ -50,32 +51,6 @@
 #include "tensorhub/worker/stream_order.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
-
-/// A transfer over `Transport`.
-template <transport Transport, integrity Integrity>
-class policy_transfer final : public transfer {
- public:
-  using driver_type = pull_driver<Transport, Integrity>;
-  using place_type = segment_place<typename Transport::memory_region>;
-
-  policy_transfer(lane_pool<Transport>& lanes, const layout& shape, std::span<const place_type> places,
-                  const digest_seeds& bound_to, chunk_index first_chunk, pull_driver_options how,
-                  typename driver_type::callbacks handlers)
-      : driver_{lanes, shape, places, bound_to, first_chunk, how, std::move(handlers)} {}
-
-  bool run() override { return driver_.run(); }
-  void stop() override { driver_.stop(); }
-  void add_source(pull_target source) override { driver_.add_source(std::move(source)); }
-  void release_source(lease_id released) override { driver_.release_source(released); }
-  void commit(digest128 root) override { driver_.commit(root); }
-  void prefer(std::span<const chunk_index> chunks) override { driver_.prefer(chunks); }
-  [[nodiscard]] pull_progress progress() const override { return driver_.progress(); }
-  [[nodiscard]] bool intact() const override { return driver_.intact(); }
-  [[nodiscard]] std::span<const digest128> table() const override { return driver_.table(); }
-
- private:
-  driver_type driver_;
-};
 
 /// The library's own tensors in `Memory`.
 template <memory_space Memory>
@@ -264,7 +239,7 @@ class policy_data_plane final : public data_plane {
     unpack();
   }
 
-  [[nodiscard]] std::unique_ptr<transfer> begin(pull_order order, transfer_events events) override {
+  [[nodiscard]] std::unique_ptr<pull_driver> begin(pull_order order, transfer_events events) override {
     forget_digests();
     pull_driver_options how{options_->lanes, window_chunks(), {options_->connect_timeout}};
     how.time_left = order.time_left;
@@ -272,9 +247,11 @@ class policy_data_plane final : public data_plane {
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
     how.reader = self_;
-    auto begun = std::make_unique<policy_transfer<Transport, Integrity>>(
-        lanes_, *shape_, memory_.shard().places(), seeds_of(order.version),
-        first_chunk_of(order.ordinal, shape_->chunk_count()), how, wired(order, std::move(events)));
+    const pull_memory<typename Transport::memory_region> into{shape_, memory_.shard().regions(),
+                                                              memory_.shard().places()};
+    auto begun = std::make_unique<transport_pull<Transport, Integrity>>(
+        lanes_, into, seeds_of(order.version), first_chunk_of(order.ordinal, shape_->chunk_count()), how,
+        wired(order, std::move(events)));
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
     memory_.shard().expect();
     return begun;
@@ -288,11 +265,8 @@ class policy_data_plane final : public data_plane {
   }
   void seal(chunk_run chunks) override {
     std::vector<placed_chunk> placed;
-    for (chunk_index i = chunks.first; i < chunks.first + chunks.count; ++i) {
-      const chunk_slice slice = shape_->slice(i);
-      const auto& place = memory_.shard().places()[slice.segment];
-      placed.push_back({i, place.data + slice.offset, slice.bytes, place.device});
-    }
+    for (chunk_index i = chunks.first; i < chunks.first + chunks.count; ++i)
+      placed.push_back(place_of(*shape_, memory_.shard().places(), i));
     std::vector<digest128> made(placed.size());
     if constexpr (Integrity::enabled) chunk_digests<Integrity>{}.make(fill_seeds_.chunks, placed, made);
     for (std::size_t i = 0; i < placed.size(); ++i) {
@@ -344,8 +318,6 @@ class policy_data_plane final : public data_plane {
   }
 
  private:
-  using callbacks = typename pull_driver<Transport, Integrity>::callbacks;
-
   [[nodiscard]] digest_seeds seeds_of(version_number version) const noexcept {
     return Integrity::bind(options_->model, version, options_->shard);
   }
@@ -360,8 +332,8 @@ class policy_data_plane final : public data_plane {
   }
 
   /// What comes per chunk goes from the driver to the control block, past the worker.
-  [[nodiscard]] callbacks wired(const pull_order& order, transfer_events events) {
-    callbacks out;
+  [[nodiscard]] pull_driver::callbacks wired(const pull_order& order, transfer_events events) {
+    pull_driver::callbacks out;
     out.source_failed = std::move(events.source_failed);
     out.source_released = std::move(events.source_released);
     out.stalled = std::move(events.stalled);

@@ -20,7 +20,7 @@ struct pull_order {
   std::uint64_t epoch = 0;    ///< of the control block while it runs
   std::uint64_t ordinal = 0;  ///< of this reader: where it begins
   std::vector<pull_target> sources{};
-  bool open = false;                      ///< it ends only after `transfer::commit`
+  bool open = false;                      ///< it ends only after `pull_driver::commit`
   std::chrono::milliseconds time_left{};  ///< of the call: no attempt to connect goes on beyond it
 };
 /// A source more, one less, or one for another.

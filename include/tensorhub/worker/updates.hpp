@@ -132,7 +132,8 @@ class worker_updates {
   /// One transfer, until it is complete, failed or stopped; tells the session how it ended.
   TENSORHUB_DECL void pull_now(pull_order order, update_report& report, update_state* handle);
   /// Its part before the session is told: how it ended.
-  [[nodiscard]] TENSORHUB_DECL messages::status pull_all(pull_order order, std::unique_ptr<transfer>& begun,
+  [[nodiscard]] TENSORHUB_DECL messages::status pull_all(pull_order order,
+                                                         std::unique_ptr<pull_driver>& begun,
                                                          update_state* handle);
   /// The transfer has ended. Pre-condition: the client's mutex is held.
   TENSORHUB_DECL void forget_transfer() noexcept;
@@ -152,7 +153,7 @@ class worker_updates {
   std::atomic<std::uint64_t> chunks_received_ = 0;  ///< of the update that is running
 
   // Guarded by the client's mutex.
-  transfer* running_ = nullptr;
+  pull_driver* running_ = nullptr;
   version_number reading_version_{};
   bool stop_requested_ = false;
   std::vector<pull_change> pending_changes_;

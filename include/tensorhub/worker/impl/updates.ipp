@@ -258,7 +258,7 @@ TENSORHUB_DECL std::vector<digest128> worker_updates::digests_of_copy() {
 TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& report, update_state* handle) {
   const auto started = whole_->clock.now();
   const version_number version = order.version;
-  std::unique_ptr<transfer> begun;
+  std::unique_ptr<pull_driver> begun;
   try {
     messages::status trouble = pull_all(std::move(order), begun, handle);
     report.pull_seconds = to_seconds(whole_->clock.now() - started);
@@ -277,7 +277,8 @@ TENSORHUB_DECL void worker_updates::pull_now(pull_order order, update_report& re
   whole_->counted.transferred(begun->progress());
 }
 
-TENSORHUB_DECL messages::status worker_updates::pull_all(pull_order order, std::unique_ptr<transfer>& begun,
+TENSORHUB_DECL messages::status worker_updates::pull_all(pull_order order,
+                                                         std::unique_ptr<pull_driver>& begun,
                                                          update_state* handle) {
   const version_number version = order.version;
   // Whatever is thrown here, by the library or by a callback of the options: the session must learn of the
