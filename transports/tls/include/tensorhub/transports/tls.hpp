@@ -38,4 +38,8 @@ class tls : public tcp_detail::basic_tcp<tls_detail::tls_channel> {
 };
 static_assert(guarded_transport<tls> && shared_transport<tls>);
 
+#if !defined(TENSORHUB_HEADER_ONLY)
+extern template class tcp_detail::basic_tcp<tls_detail::tls_channel>;  // instantiated by compiled_tls
+#endif
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

@@ -1,7 +1,8 @@
 #pragma once
 /// \file compiled.hpp
-/// What the library TensorHub::compiled_tcp has instantiated: the data path of the usual hubs over this
-/// transport. tcp.hpp includes this file in compiled mode, so that users' files do not instantiate it again.
+/// What the library TensorHub::compiled_tcp has instantiated: the transport, and the data path of the usual
+/// hubs over it. tcp.hpp includes this file in compiled mode, so that users' files do not instantiate it
+/// again.
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/integrity/none.hpp"
@@ -10,6 +11,7 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+extern template class transports::tcp_detail::basic_tcp<transports::tcp_detail::plain_channel>;
 extern template data_plane_maker data_plane_maker_of<transports::tcp, xxh3_128, host_memory>(
     transports::tcp::options);
 extern template data_plane_maker data_plane_maker_of<transports::tcp, no_integrity, host_memory>(
