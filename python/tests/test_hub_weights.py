@@ -140,7 +140,7 @@ def test_weights_that_cannot_be_gathered_leave_nothing_begun(
     with pytest.raises(RuntimeError, match="a rank has failed"):
         hub.send(gathered(), 2, holds=True)
     with pytest.raises(th.InvalidArgument, match="2 tensors were not put"):  # it was forgotten, and is read no more
-        hub._arena.commit(2)
+        hub._arena.made().commit(2)
     assert hub.version == 1
     hub.send(weights.items(), 2, holds=True)
     assert hub.version == 2

@@ -13,6 +13,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from tensorhub.errors import Error, InvalidArgument, Replaced
+from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.torch import ArenaPublisher, Receiver
 from tensorhub.workers import replica_of_process
 
@@ -49,11 +50,11 @@ class HubWeights:
             raise InvalidArgument("engine_kwargs has no server: give the reference server's address, tcp://host:port")
         self._server = server
         self._model = model
-        self._sender = replica or replica_of_process("trainer")
         self._reader = replica or replica_of_process("rollout")
         self._timeout = timeout
         self._options = options
-        self._arena: ArenaPublisher | None = None
+        sender = replica or replica_of_process("trainer")
+        self._arena = SenderArena(lambda: ArenaPublisher(server, model, sender, **options))
         self._receiver: Receiver | None = None
         self.version = 0
         """The last version that was sent or received."""
@@ -61,15 +62,13 @@ class HubWeights:
     def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
         """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering.
 
-        After an error nothing of the version is shown. After `Replaced`, or an eviction, the next `send` joins anew.
+        After an error nothing of the version is shown; it is raised when all is gathered, since the other ranks, where
+        no error is raised, wait for this one. After `Replaced`, or an eviction, the next `send` joins anew.
         """
-        if holds and self._arena is None:
-            self._arena = ArenaPublisher(self._server, self._model, self._sender, **self._options)
-        if self._arena is None:
-            for _ in weights:
-                pass
-        else:
-            self._publish(self._arena, weights, version)
+        with gathered_to_the_end(weights) as gathering:
+            if holds:
+                with self._arena.joining_anew() as arena:
+                    self._publish(arena, gathering, version)
         self.version = version
 
     def _publish(self, arena: ArenaPublisher, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
@@ -78,10 +77,6 @@ class HubWeights:
             for name, tensor in weights:
                 arena.put(name, tensor)
             arena.commit(version)
-        except Replaced:
-            self._arena = None
-            arena.close()
-            raise
         except BaseException:
             with contextlib.suppress(Error):
                 arena.unpublish(0)  # who reads along waits for what does not come
@@ -110,7 +105,7 @@ class HubWeights:
 
     def close(self) -> None:
         """Leaves the hub; what was handed over stays with its receivers."""
-        for each in (self._arena, self._receiver):
-            if each is not None:
-                each.close()
-        self._arena = self._receiver = None
+        self._arena.close()
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None

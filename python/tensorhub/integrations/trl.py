@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tensorhub.errors import Disconnected
+from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.torch import ArenaPublisher
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class WeightTransfer:
             for number, info in enumerate(self._init_infos):  # of one name, the newest would replace the others
                 info["replica"] = f"{name}-{number}"
         self._timeout = timeout
-        self._arena = ArenaPublisher(server, model, replica, **options)
+        self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options))
+        self._arena.made()
         self.version = 0
         """The last version that was sent; it is the engines' weight version as well."""
 
@@ -65,11 +67,15 @@ class WeightTransfer:
         self._ask("pause?mode=keep")
 
     def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Publishes the weights as the next version, and has all engines take it."""
-        for name, tensor in iterator:
-            self._arena.put(name, tensor)
-        self.version += 1
-        self._arena.commit(self.version)
+        """Publishes the weights as the next version, and has all engines take it.
+
+        After `Replaced`, or an eviction, the next call joins anew.
+        """
+        with gathered_to_the_end(iterator) as gathering, self._arena.joining_anew() as arena:
+            for name, tensor in gathering:
+                arena.put(name, tensor)
+            self.version += 1
+            arena.commit(self.version)
         self._ask("start_weight_update", {})
         self._ask("update_weights", {"update_info": {"version": self.version}})
         self._ask("finish_weight_update", {"weight_version": str(self.version)})

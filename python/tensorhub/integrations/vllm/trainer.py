@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from tensorhub.errors import InvalidArgument
+from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import ArenaPublisher
 from tensorhub.workers import Options, Security
@@ -44,7 +45,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
 
     init_info_cls = TrainerInfo
 
-    def __init__(self, arena: ArenaPublisher | None, version: int, **base: Any) -> None:
+    def __init__(self, arena: SenderArena | None, version: int, **base: Any) -> None:
         """`arena`: of the sender only."""
         super().__init__(**base)
         self._arena = arena
@@ -65,21 +66,28 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
                 options["security"] = Security(
                     read_public_key(init_info.server_key_file), *read_keys(init_info.key_file)
                 )
-            arena = ArenaPublisher(init_info.server, init_info.model, init_info.replica, layout, **options)
+            given = (init_info.server, init_info.model, init_info.replica, layout)
+            arena = SenderArena(lambda: ArenaPublisher(*given, **options))
+            arena.made()
             client.init_weight_transfer_engine(
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
             )
         return cls(arena, init_info.version, client=client, source=source, is_sender=init_info.is_sender)
 
     def send_weights(self) -> None:
-        """Publishes the source's tensors as the next version, and has the engines take it."""
+        """Publishes the source's tensors as the next version, and has the engines take it.
+
+        An error of the sender is raised when all is gathered: the other ranks, where none is raised, wait for it. After
+        `Replaced`, or an eviction, the next call joins anew.
+        """
         self.version += 1
-        for name, tensor in self.source:
-            if self._arena is not None:
-                self._arena.put(name, tensor)
-        if self._arena is None:
-            return
-        self._arena.commit(self.version)
+        with gathered_to_the_end(self.source) as gathering:
+            if self._arena is None:
+                return
+            with self._arena.joining_anew() as arena:
+                for name, tensor in gathering:
+                    arena.put(name, tensor)
+                arena.commit(self.version)
         self.client.start_weight_update()
         self.client.update_weights({"version": self.version})
         self.client.finish_weight_update(str(self.version))

@@ -1,0 +1,182 @@
+"""The senders of the integrations beside a server, also where torch and vLLM are not installed: stand-ins will do."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+from tensorhub.integrations.sending import gathered_to_the_end
+
+VLLM = "vllm.distributed.weight_transfer.base"
+ADAPTERS = {
+    "hub_weights": "tensorhub.integrations.checkpoint_engine",
+    "trl": "tensorhub.integrations.trl",
+    "vllm": "tensorhub.integrations.vllm.trainer",
+}
+
+
+class Arena(th.ArenaPublisher):
+    """Of two tensors of numpy, where tensorhub.torch's learns them from what is put, or from a layout."""
+
+    made: ClassVar[list[Arena]] = []
+
+    def __init__(self, server: Any, model: str, replica: str, _layout: Any = None, **options: Any) -> None:
+        super().__init__(server, model, replica, **options)
+        self.made.append(self)
+        for name in "wv":
+            self.declare(name, [4], "f64")
+
+
+class TrainerInitInfo:
+    """Of vLLM."""
+
+    is_sender = True
+
+
+class TrainerEngine:
+    """Of vLLM."""
+
+    def __init__(self, *, client: Any, source: Any, is_sender: bool) -> None:
+        self.client, self.source, self.is_sender = client, source, is_sender
+
+
+@pytest.fixture
+def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """Imports a module over stand-ins for what is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        stand_in = ModuleType("torch")
+        stand_in.from_dlpack = np.from_dlpack  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "torch", stand_in)
+    parts = VLLM.split(".")
+    for i in range(1, len(parts) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:i]), ModuleType(".".join(parts[:i])))
+    monkeypatch.setattr(sys.modules[VLLM], "TrainerInitInfo", TrainerInitInfo, raising=False)
+    monkeypatch.setattr(sys.modules[VLLM], "TrainerWeightTransferEngine", TrainerEngine, raising=False)
+    fresh = ["tensorhub.torch", *ADAPTERS.values()]
+    for each in fresh:
+        monkeypatch.delitem(sys.modules, each, raising=False)
+    monkeypatch.setattr(Arena, "made", [])
+    yield importlib.import_module
+    for arena in Arena.made:
+        arena.close()
+    for each in fresh:
+        sys.modules.pop(each, None)  # the next test may have the real ones
+
+
+def sender_of(module: Any, name: str, server: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[..., None]]:
+    """One that has published nothing, and how it sends."""
+    monkeypatch.setattr(module, "ArenaPublisher", Arena)
+    if name == "hub_weights":
+        hub = module.HubWeights(server=server, replica="trainer-0")
+        versions = itertools.count(1)
+        return hub, lambda weights: hub.send(weights, next(versions), holds=True)
+    if name == "trl":
+        transfer = module.WeightTransfer("http://127.0.0.1:9", server=server)
+        monkeypatch.setattr(transfer, "_ask", lambda *_: None)
+        return transfer, transfer.send_weights
+    info = module.TrainerInfo(server=server, model="policy")
+    source = MagicMock()
+    source.metadata.return_value = [SimpleNamespace(name=each, dtype=None, shape=(4,)) for each in "wv"]
+    engine = module.TensorHubTrainerWeightTransferEngine.trainer_init(info, client=MagicMock(), source=source)
+
+    def send(weights: Iterable[Any]) -> None:
+        source.__iter__.return_value = iter(weights)
+        engine.send_weights()
+
+    return engine, send
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_sender_that_was_evicted_joins_anew(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    weights = {"w": np.ones(4), "v": np.ones(4)}
+    send(weights.items())
+    with th.ServerClient(server) as client:
+        client.evict("policy", "trainer-0")
+        with pytest.raises(th.Replaced):
+            send(weights.items())
+        assert [each.is_closed for each in Arena.made] == [True]
+        send(weights.items())
+        assert client.models("policy")[0].available == (sender.version,)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_sender_that_fails_gathers_all_weights(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The other ranks would wait for it in the gathering."""
+    _, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    gathering = iter([("w", np.ones(5)), ("v", np.ones(4)), ("v", np.ones(4))])
+    with pytest.raises(th.InvalidArgument, match="tensor 'w'"):
+        send(gathering)
+    assert list(gathering) == []
+    send([("w", np.ones(4)), ("v", np.ones(4))])
+
+
+def test_a_version_that_cannot_begin_is_gathered(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = adapter(ADAPTERS["hub_weights"])
+    monkeypatch.setattr(module, "ArenaPublisher", Arena)
+    hub = module.HubWeights(server=server.address)
+    weights = {"w": np.ones(4), "v": np.ones(4)}
+    hub.send(weights.items(), 3, holds=True)
+    gathering = iter(weights.items())
+    with pytest.raises(th.VersionConflict):
+        hub.send(gathering, 2, holds=True)
+    assert list(gathering) == []
+    assert hub.version == 3
+
+
+def test_an_arena_that_cannot_be_made_is_gathered(adapter: Callable[[str], Any]) -> None:
+    hub = adapter(ADAPTERS["hub_weights"]).HubWeights(server="tcp://127.0.0.1:9", transport="pigeons")
+    gathering = iter([("w", None), ("v", None)])
+    with pytest.raises(th.InvalidArgument, match="pigeons"):
+        hub.send(gathering, 1, holds=True)
+    assert list(gathering) == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_gathering_that_has_failed_is_over(error: type[BaseException]) -> None:
+    class Gathering:
+        asked = 0
+
+        def __iter__(self) -> Iterator[int]:
+            return self
+
+        def __next__(self) -> int:
+            self.asked += 1
+            if self.asked == 2:
+                raise error("a rank has failed")
+            return 0
+
+    weights = Gathering()
+    with pytest.raises(error, match="a rank has failed"), gathered_to_the_end(weights) as gathering:
+        for _ in gathering:
+            pass
+    assert weights.asked == 2
+
+
+def test_an_interrupted_sender_gathers_nothing_more() -> None:
+    weights = iter(range(5))
+
+    def interrupted() -> None:
+        with gathered_to_the_end(weights) as gathering:
+            next(gathering)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(weights) == [1, 2, 3, 4]
