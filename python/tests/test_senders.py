@@ -180,3 +180,19 @@ def test_an_interrupted_sender_gathers_nothing_more() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert list(weights) == [1, 2, 3, 4]
+
+
+def test_trl_continues_at_a_version(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = adapter(ADAPTERS["trl"])
+    monkeypatch.setattr(module, "ArenaPublisher", Arena)
+    transfer = module.WeightTransfer("http://127.0.0.1:9", server=server.address, version=41)
+    told: list[Any] = []
+    monkeypatch.setattr(transfer, "_ask", lambda *given: told.append(given))
+    assert transfer.version == 41
+    transfer.send_weights([("w", np.ones(4)), ("v", np.ones(4))])
+    assert transfer.version == 42
+    assert ("update_weights", {"update_info": {"version": 42}}) in told
+    with th.ServerClient(server) as client:
+        assert client.models("policy")[0].available == (42,)

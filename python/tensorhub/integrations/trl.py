@@ -33,7 +33,8 @@ class WeightTransfer:
 
     `engines`: addresses of the servers of vLLM, http://host:port. `engine`: more fields of
     `tensorhub.integrations.vllm.engine.InitInfo`, for all of them; a `replica` is followed by each one's number
-    ("rollout-0", "rollout-1", ...) if there are several. `timeout`: seconds, of one request.
+    ("rollout-0", "rollout-1", ...) if there are several. `version`: the last one that was published, of a trainer that
+    continues; the next one is one higher. `timeout`: seconds, of one request.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class WeightTransfer:
         server: str,
         model: str = "policy",
         replica: str = "trainer-0",
+        version: int = 0,
         engine: dict[str, Any] | None = None,
         timeout: float = 1800.0,
         **options: Unpack[Options],
@@ -55,7 +57,7 @@ class WeightTransfer:
         self._timeout = timeout
         self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options))
         self._arena.made()
-        self.version = 0
+        self.version = version
         """The last version that was sent; it is the engines' weight version as well."""
 
     def init_weight_transfer(self) -> None:
