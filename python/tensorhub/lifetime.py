@@ -14,12 +14,31 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Closable"]
+__all__ = ["Closable", "InWithBlock"]
 
 _alive: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-class Closable:
+class InWithBlock:
+    """Is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """Ends this object."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Closable(InWithBlock):
     """Has something below that ends when it is closed, or when the interpreter ends."""
 
     _inner: Any
@@ -52,17 +71,6 @@ class Closable:
         raise TypeError(
             f"a {name} cannot be copied, or sent to another process: make one there, from what made this one"
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _interrupt(self) -> None:
         self._inner.interrupt()

@@ -26,6 +26,7 @@ import torch
 
 from tensorhub import _core, workers
 from tensorhub.errors import InvalidArgument, NotFound
+from tensorhub.lifetime import InWithBlock
 from tensorhub.workers import Options, Subscriber, Update
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ArenaPublisher", "Receiver"]
 
 
-class ArenaPublisher:
+class ArenaPublisher(InWithBlock):
     """`tensorhub.ArenaPublisher` for tensors of torch, also of a device; they are copied to host memory first.
 
     Without a `layout` the tensors that are put before the first `commit` are the layout, in their order; they wait
@@ -118,7 +119,7 @@ class ArenaPublisher:
         self._publisher.close()
 
 
-class Receiver:
+class Receiver(InWithBlock):
     """Receives whole models, whose layout it learns from the hub, into two memories that take turns.
 
     The shards of a model (one for each rank of a trainer, perhaps) are received together, all of the same version.

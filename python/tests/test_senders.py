@@ -196,3 +196,12 @@ def test_trl_continues_at_a_version(
     assert ("update_weights", {"update_info": {"version": 42}}) in told
     with th.ServerClient(server) as client:
         assert client.models("policy")[0].available == (42,)
+
+
+@pytest.mark.parametrize("name", ["ArenaPublisher", "Receiver"])
+def test_torchs_end_with_a_with_block(server: th.ReferenceServer, adapter: Callable[[str], Any], name: str) -> None:
+    made = getattr(adapter("tensorhub.torch"), name)(server, "policy", "worker-0")
+    with made as entered:
+        assert entered is made
+    worker = made._publisher if name == "ArenaPublisher" else made._asker
+    assert worker.is_closed
