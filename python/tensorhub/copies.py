@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from tensorhub import _core
 from tensorhub.lifetime import Closable
 from tensorhub.reports import AttachedProcess, TensorSpec, UpdateReport
-from tensorhub.workers import Options, _dtype_name, _given, _selector, _shard_of, _update_report, _Worker
+from tensorhub.workers import Options, TensorView, _dtype_name, _given, _selector, _shard_of, _update_report, _Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from typing_extensions import Buffer, Unpack
+    from typing_extensions import Unpack
 
     from tensorhub.server import ReferenceServer
 
@@ -114,7 +114,7 @@ class HeldCopy(Closable):
         """Its number."""
         return self._inner.version
 
-    def tensor(self, name: str) -> Buffer:
+    def tensor(self, name: str) -> TensorView:
         """A read-only view of the owner's memory, for `numpy.asarray` or `from_dlpack`; nothing is copied."""
         return self._inner.tensor(name)
 

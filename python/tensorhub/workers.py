@@ -44,7 +44,7 @@ from tensorhub.reports import (
 from tensorhub.server import ReferenceServer
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer, Unpack
+    from typing_extensions import CapsuleType, Unpack
 
 __all__ = [
     "ArenaPublisher",
@@ -56,6 +56,7 @@ __all__ = [
     "Security",
     "Seeder",
     "Subscriber",
+    "TensorView",
     "Update",
 ]
 
@@ -82,6 +83,21 @@ class Module(Protocol):
 
     def state_dict(self, *, keep_vars: bool = ...) -> Mapping[str, Any]:
         """Names and tensors; with `keep_vars` the parameters themselves."""
+
+
+class TensorView(Protocol):
+    """A read-only view of memory of the library's: a buffer, and a tensor of DLPack."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: None = ...,
+        max_version: tuple[int, int] | None = ...,
+        dl_device: tuple[int, int] | None = ...,
+        copy: bool | None = ...,
+    ) -> CapsuleType: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -585,7 +601,7 @@ class Subscriber(_InPlace):
         """Mode `double_buffered`: tells of one tensor, whose memory is the library's, as `ArenaPublisher.declare`."""
         self._inner.allocate(name, list(shape), _dtype_name(dtype))
 
-    def tensor(self, name: str) -> Buffer:
+    def tensor(self, name: str) -> TensorView:
         """Mode `double_buffered`: a read-only view of a tensor's live bytes, for `numpy.asarray` or `from_dlpack`.
 
         They change when the first `stage` after the next `install` begins; ask again after each `install`.
