@@ -43,6 +43,7 @@ class publisher : kept_tensors, public door<publisher_worker> {
     keep_all(*object_.use(), given, {.may_be_on_device = order_.has_devices()});
   }
   using kept_tensors::check_tensors;
+  using kept_tensors::tensors;
   nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
                    std::optional<std::vector<std::string>> changed) {
     const auto owner = object_.use();  // before the driver is asked: it may belong to a parent process
@@ -126,7 +127,7 @@ class arena : public door<arena_worker> {
 }  // namespace
 
 void bind_publisher(nb::module_& module) {
-  nb::class_<publisher> bound{module, "Publisher"};
+  nb::class_<publisher> bound{module, "Publisher", nb::type_slots(collected<publisher>::slots)};
   bound.def(nb::init<const nb::dict&>(), "options"_a);
   bound.def("add", &publisher::add, "name"_a, "tensor"_a.none());
   bound.def("add_all", &publisher::add_all, "tensors"_a);

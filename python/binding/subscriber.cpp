@@ -185,6 +185,7 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     allocated_[name] = {nullptr, element, shape};
   }
   using kept_tensors::check_tensors;
+  using kept_tensors::tensors;
 
   nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only, bool retry,
                    nb::handle stream) {
@@ -325,7 +326,7 @@ void bind_subscriber(nb::module_& module) {
   running.def("close", &update::close);
   running.def_prop_ro("is_closed", &update::is_closed);
 
-  nb::class_<subscriber> bound{module, "Subscriber"};
+  nb::class_<subscriber> bound{module, "Subscriber", nb::type_slots(collected<subscriber>::slots)};
   bound.def(nb::init<const nb::dict&, const std::string&>(), "options"_a, "mode"_a);
   bound.def("add", &subscriber::add, "name"_a, "tensor"_a.none());
   bound.def("add_all", &subscriber::add_all, "tensors"_a);

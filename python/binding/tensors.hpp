@@ -7,6 +7,7 @@
 #include <nanobind/ndarray.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <tensorhub/types/tensor.hpp>
 #include <utility>
@@ -48,6 +49,12 @@ class kept_tensor {
   [[nodiscard]] bool is_pinned() const noexcept { return is_pinned_; }
   /// Throws `invalid_argument` if the bytes lie elsewhere now.
   void check_unmoved() const;
+  /// For Python's collector, as `tp_traverse`. What was exported by DLPack keeps its owner unseen.
+  int show_to(visitproc visit, void* arg) const {
+    Py_VISIT(tensor_.ptr());
+    Py_VISIT(storage_.ptr());
+    return 0;
+  }
 
  private:
   enum class protocol { torch, array, cuda_array, dlpack };
@@ -85,6 +92,32 @@ struct kept_tensors {
  private:
   /// Throws `invalid_argument` for a name that is there already, too.
   [[nodiscard]] std::vector<kept_tensor> seen_all(const named_tensors& given, tensor_use use) const;
+};
+
+/// For Python's collector of cycles: a worker's tensors may lead back to it, by an attribute or a hook.
+template <typename Worker>
+struct collected {
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!nb::inst_ready(self)) return 0;  // its constructor runs
+    for (const kept_tensor& each : nb::inst_ptr<Worker>(self)->tensors) {
+      if (const int found = each.show_to(visit, arg); found != 0) return found;
+    }
+    return 0;
+  }
+  static int clear(PyObject* self) {
+    if (!nb::inst_ready(self)) return 0;
+    Worker& worker = *nb::inst_ptr<Worker>(self);
+    try {
+      worker.close();                  // before its tensors go, which it may be serving
+    } catch (const std::exception&) {  // of a parent process: its threads do not run here
+    }
+    const std::vector<kept_tensor> gone = std::exchange(worker.tensors, {});
+    return 0;
+  }
+  static inline PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
+                                       {Py_tp_clear, reinterpret_cast<void*>(&clear)},
+                                       {0, nullptr}};
 };
 
 /// "f32" and its like; throws `invalid_argument` for other names.

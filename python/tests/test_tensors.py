@@ -265,6 +265,55 @@ def test_the_memory_of_a_tensor_that_has_moved_is_kept(trainer: th.Publisher) ->
         trainer.publish(2)
 
 
+class Weights(np.ndarray):  # type: ignore[type-arg]
+    """Of an owner, as a parameter of torch leads to whose method is its hook."""
+
+    owner: object = None
+
+
+class Owner:
+    def __init__(self, worker: th.Publisher | th.Subscriber) -> None:
+        self.worker = worker
+        self.weights = np.arange(100.0).view(Weights)
+        self.weights.owner = self
+        worker.add("w", self.weights)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "rollout"])
+def test_a_worker_whose_tensors_lead_back_to_it_is_collected(server: th.ReferenceServer, kind: str) -> None:
+    def used() -> list[weakref.ref[object]]:
+        if kind == "trainer":
+            trainer = th.Publisher(server, "policy", "trainer-0")
+            owner = Owner(trainer)
+            trainer.publish(1)
+        else:
+            with th.Publisher(server, "policy", "trainer-0") as source:
+                source.add("w", np.zeros(100))
+                source.publish(1)
+                rollout = th.Subscriber(server, "policy", "rollout-0")
+                owner = Owner(rollout)
+                rollout.update()
+        return [weakref.ref(owner.worker), weakref.ref(owner.weights)]
+
+    seen = used()
+    gc.collect()
+    assert [each() for each in seen] == [None, None]
+
+
+def test_a_worker_in_a_cycle_that_is_held_serves_on(server: th.ReferenceServer) -> None:
+    trainer = th.Publisher(server, "policy", "trainer-0")
+    Owner(trainer)
+    gc.collect()
+    trainer.publish(1)
+    gc.collect()
+    with th.Subscriber(server, "policy", "rollout-0") as rollout:
+        target = np.zeros(100)
+        rollout.add("w", target)
+        rollout.update()
+    assert np.array_equal(target, np.arange(100.0))
+    trainer.close()
+
+
 def test_a_part_of_a_released_storage_is_refused_by_name(trainer: th.Publisher) -> None:
     part = Stored(np.ones(100, dtype=np.float32), 40)
     trainer.add("there", part)
