@@ -149,5 +149,5 @@ TEST_CASE("first_of: the member that is used says why memory is staged") {
   auto endpoint = reader.connect(queue, source.address(), source_id, 5s);
   CHECK(endpoint.why() == "same_host");  // nothing has been read
   CHECK(read(queue, endpoint, into.front(), source.describe(offered.front())) == completion_status::ok);
-  CHECK(endpoint.why() == "same_host (memory of the peer is staged: options::device says so)");
+  CHECK(endpoint.why() == "same_host (memory of the peer is staged: the option device says so)");
 }

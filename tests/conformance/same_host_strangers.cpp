@@ -197,7 +197,7 @@ TEST_CASE("connections that say nothing give way to readers") {
   auto queue = through.make_queue(4);
   std::vector<same_host::endpoint> endpoints;
   for (int i = 0; i < 8; ++i) endpoints.push_back(through.connect(queue, source.address(), source_id, 20s));
-  CHECK(trouble_of_a_reader(source).find("options::max_connections") != std::string::npos);
+  CHECK(trouble_of_a_reader(source).find("raise its option max_connections") != std::string::npos);
 }
 
 TEST_CASE("a reader has so many connections, and the others have theirs") {

@@ -263,7 +263,7 @@ TEST_CASE("tcp: max_connections, beyond which a reader is refused, and one that 
   } catch (const error& e) {
     sentence = e.sentence();
   }
-  CHECK_MESSAGE(sentence.find("options::max_connections") != std::string::npos, sentence);
+  CHECK_MESSAGE(sentence.find("its max_connections") != std::string::npos, sentence);
   endpoints.pop_back();
   CHECK(connects_within(20s, reader, queue, source));
 }

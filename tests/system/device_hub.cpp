@@ -208,7 +208,7 @@ TEST_CASE("device hub: a report's path says that the bytes took a detour, and wh
   CHECK(mapping.worker.update(latest, all_done).paths == std::vector<std::string>{"same_host"});
   mapping.worker.unpublish();
   CHECK(staging.update(latest, all_done).paths ==
-        std::vector<std::string>{"same_host (memory of the peer is staged: options::device says so)"});
+        std::vector<std::string>{"same_host (memory of the peer is staged: the option device says so)"});
   CHECK(memory.holds(1));
   REQUIRE(staging.statistics().received.size() == 1);
   CHECK(staging.statistics().received.front().path == "same_host");

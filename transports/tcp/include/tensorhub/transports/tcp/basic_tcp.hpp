@@ -387,7 +387,7 @@ void basic_tcp<Channel>::check_welcome(const welcome& answer, const std::string&
   if (answer.status == welcome_status::needs_tls)
     refuse("encrypts its data connections: use transport tls here as well");
   if (answer.status == welcome_status::crowded)
-    refuse("takes no more connections of this worker: raise its options::max_connections_per_reader");
+    refuse("takes no more connections of this worker: raise its option max_connections_per_reader");
   if (const std::string why = detail::why_refused(answer, data_protocol, peer); !why.empty()) refuse(why);
 }
 

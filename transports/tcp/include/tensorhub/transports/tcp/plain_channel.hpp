@@ -114,7 +114,7 @@ class plain_channel {
   [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }
   [[nodiscard]] static std::string why_closed() {
     return "closed the connection instead of greeting: is it a data port of TensorHub? (It closes "
-           "connections beyond options::max_connections, or half of ulimit -n, too.)";
+           "connections beyond its max_connections, or half of ulimit -n, too.)";
   }
 
  private:

@@ -117,14 +117,13 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
   if (!exists(less))
     fail("provider '" + options.provider + "' has no domain (network device) '" + options.domain +
          "' in fabric '" + options.fabric + "'; `fi_info -p '" + options.provider + "'` lists them");
-  fail(
-      "provider '" + options.provider + "'" +
-      (options.domain.empty() ? "" : ", domain '" + options.domain + "'") + " cannot listen at '" + host +
-      "' with " +
-      (both ? "any"
-            : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)"
-                                                                   : "addressed (FI_EP_RDM)")) +
-      " endpoints: set libfabric_options::listen_host to an address of its network device, or endpoint_type");
+  fail("provider '" + options.provider + "'" +
+       (options.domain.empty() ? "" : ", domain '" + options.domain + "'") + " cannot listen at '" + host +
+       "' with " +
+       (both ? "any"
+             : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)"
+                                                                    : "addressed (FI_EP_RDM)")) +
+       " endpoints: set listen_host to an address of its network device, or endpoint_type");
 }
 
 TENSORHUB_DECL provider::provider(const libfabric_options& options) : info_{choose_provider(options)} {

@@ -199,7 +199,7 @@ TENSORHUB_DECL void queue_core::check_welcome(const endpoint_core& fresh, const 
   const auto refuse = [&](const std::string& why) { fail(to.readable() + " " + why); };
   if (answer.magic != welcome_magic) refuse("is not a TensorHub data port");
   if (answer.status == welcome_status::full)
-    refuse("has as many connections as it takes (libfabric_options::max_connections)");
+    refuse("has as many connections as it takes (its option max_connections)");
   const std::string why = detail::why_refused(answer, data_protocol, fresh.peer());
   if (!why.empty()) refuse(why);
 }

@@ -118,7 +118,7 @@ TENSORHUB_DECL void registrar::require_reachable(const memory_range& range) cons
   if (provider_.takes_device_memory()) return;
   const std::string having = available_providers(true);
   fail(what + "which was not requested of this provider, or which it does not offer (FI_HMEM): set " +
-       "libfabric_options::device_memory and use a provider that has it (here: " + having + ")" + otherwise);
+       "the option device_memory and use a provider that has it (here: " + having + ")" + otherwise);
 }
 
 TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t offset, std::uint64_t bytes,
@@ -140,7 +140,7 @@ TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t o
   else
     sentence +=
         "; if the device does not support regions of this size, set "
-        "libfabric_options::largest_registration_bytes";
+        "the option largest_registration_bytes";
   fail(sentence);
 }
 
@@ -157,7 +157,7 @@ TENSORHUB_DECL void registrar::seal(registration& made, const memory_range& rang
                                             " bytes has " + std::to_string(made.parts.size()) + " parts of " +
                                             std::to_string(made.part_bytes) + "; a description holds " +
                                             std::to_string(region_key::most_keys) +
-                                            " keys: raise libfabric_options::largest_registration_bytes");
+                                            " keys: raise the option largest_registration_bytes");
     for (const auto& part : made.parts) key.keys[key.key_count++] = ::fi_mr_key(part.get());
   } else {
     key.keys[0] = first;

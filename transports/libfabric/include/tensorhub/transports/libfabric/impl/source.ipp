@@ -76,8 +76,7 @@ TENSORHUB_DECL void source::listen(const libfabric_options& options) {
   const auto check_listening = [&](int result) {
     if (result != 0)
       fail(provider_.description() + ": cannot listen at " + detail::or_loopback(options.listen_host) + ":" +
-           std::to_string(options.listen_port) +
-           " (libfabric_options::listen_host, listen_port): " + reason(result));
+           std::to_string(options.listen_port) + " (listen_host, listen_port): " + reason(result));
   };
   ::fid_pep* listener = nullptr;
   check_listening(::fi_passive_ep(provider_.fabric(), provider_.listening_info(), &listener, nullptr));
@@ -89,7 +88,7 @@ TENSORHUB_DECL void source::listen(const libfabric_options& options) {
   if (::fi_getopt(&listener->fid, FI_OPT_ENDPOINT, FI_OPT_CM_DATA_SIZE, &data_bytes, &size) == 0 &&
       data_bytes < hello_bytes)
     fail(provider_.description() + ": connection requests carry " + std::to_string(data_bytes) + " bytes; " +
-         std::to_string(hello_bytes) + " are needed: set libfabric_options::endpoint_type to addressed");
+         std::to_string(hello_bytes) + " are needed: set the option endpoint_type to addressed");
 }
 
 TENSORHUB_DECL void source::open_greeting_endpoint() {

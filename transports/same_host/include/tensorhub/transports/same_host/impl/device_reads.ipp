@@ -162,7 +162,7 @@ TENSORHUB_DECL std::string device_reads::why_staged(const read_record& read) {
   const region_view& region = *read.region;
   if (!region.why.empty()) return region.why;
   if (!region.mapped.empty()) return region.mapped.front().why;
-  return read.device == nullptr ? "no device is known here that could map it" : "options::device says so";
+  return read.device == nullptr ? "no device is known here that could map it" : "the option device says so";
 }
 
 TENSORHUB_DECL std::vector<device_access*> device_reads::candidates(const read_record& read) const {

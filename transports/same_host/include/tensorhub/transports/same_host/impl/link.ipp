@@ -33,7 +33,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
   const peer_credentials source = credentials_of(socket_.get());
   if (!may_talk(source.user, options.allowed_uids))
     refuse("belongs to user " + std::to_string(source.user) + ", this process to user " +
-           std::to_string(::geteuid()) + ": run both as one user, or name it in options::allowed_uids");
+           std::to_string(::geteuid()) + ": run both as one user, or name it in the option allowed_uids");
   process_.peer = source.process;
   hello greeting;
   greeting.reader = self.value;
@@ -260,12 +260,12 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
   }
   if (answer.status == welcome_status::other_user) {
     refuse("does not let user " + std::to_string(::geteuid()) +
-           " in: run both processes as one user, or name it in the source's options::allowed_uids");
+           " in: run both processes as one user, or name it in the source's option allowed_uids");
   }
   if (answer.status == welcome_status::full)
-    refuse("has no connection left: raise its options::max_connections");
+    refuse("has no connection left: raise its option max_connections");
   if (answer.status == welcome_status::crowded)
-    refuse("takes no more connections of this worker: raise its options::max_connections_per_reader");
+    refuse("takes no more connections of this worker: raise its option max_connections_per_reader");
   if (const std::string why = detail::why_refused(answer, protocol_number, ends_.peer); !why.empty())
     refuse(why);
   if (page) grants_ = grant_view{page.get()};
@@ -289,10 +289,9 @@ TENSORHUB_DECL void link::probe(uid_t its_user) {
                                               reinterpret_cast<std::byte*>(&value), sizeof value)
                           : EPERM;
   if (failure != 0) {
-    refuse(
-        "is reachable, but " + why_attach_fails(failure, process_.peer, its_user) +
-        ". Without that (options::attach = never) only memory in files can be read, and what a source with "
-        "attach = never copies");
+    refuse("is reachable, but " + why_attach_fails(failure, process_.peer, its_user) +
+           ". Without that (option attach = never) only memory in files can be read, and what a source with "
+           "attach = never copies");
   }
   if (value != probe_value_)
     refuse("is not process " + std::to_string(process_.peer) + ", which opened its socket");

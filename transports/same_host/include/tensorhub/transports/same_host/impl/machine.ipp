@@ -66,7 +66,7 @@ TENSORHUB_DECL std::string why_attach_fails(int code, pid_t process, uid_t its_u
   const std::string which = "process " + std::to_string(process);
   if (process <= 0)
     return "its process id is not visible here: let both share a PID namespace (docker run --pid), or set "
-           "options::attach to `never` if all of its memory lies in files";
+           "the option attach to `never` if all of its memory lies in files";
   if (code == ENOSYS) return "this kernel has no process_vm_readv (CONFIG_CROSS_MEMORY_ATTACH)";
   if (code != EPERM && code != EACCES)
     return "reading the memory of " + which + " failed: " + std::strerror(code);

@@ -131,7 +131,7 @@ TENSORHUB_DECL std::vector<device_access*> region_table::devices() const {
 TENSORHUB_DECL void region_table::offer_host_memory(region_facts& facts) {
   if (offers_files_ && facts.range.backing_fd >= 0) facts.file = file_of(facts.range);
   if (facts.file || lets_attach_) return;
-  facts.why = std::make_shared<const std::string>("its process lets nobody attach (options::attach)");
+  facts.why = std::make_shared<const std::string>("its process lets nobody attach (its option attach)");
 }
 
 TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory_range& range,
@@ -139,7 +139,7 @@ TENSORHUB_DECL std::optional<device_export> region_table::export_of(const memory
   std::optional<device_export> exported;
   std::string why;
   if (!exports_devices_)
-    why = "its process exports nothing (options::device)";
+    why = "its process exports nothing (its option device)";
   else if (range.kind == memory_kind::cuda_managed)
     why = "managed memory cannot be mapped by other processes";
   else

@@ -264,7 +264,7 @@ TENSORHUB_DECL std::string tls_channel::why_no_connection(int need) const {
     return refused_ours(alert);
   if (code == 0 || need == SSL_ERROR_SYSCALL || ERR_GET_REASON(code) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
     return "closed the connection in the TLS handshake: is it a data port of transport tls? (It closes "
-           "connections beyond options::max_connections, or half of ulimit -n, too.)";
+           "connections beyond its max_connections, or half of ulimit -n, too.)";
   return "does not agree on TLS 1.3 (" + openssl_trouble() + "): is it a data port of transport tls?";
 }
 

@@ -196,7 +196,7 @@ TENSORHUB_DECL std::string connection::why_rejected(const cm_answer& answer, con
   if (said.status == welcome_status::overloaded)
     return "accepts no more connections (see max_connections, and the device's number of queue pairs)";
   if (said.status == welcome_status::crowded)
-    return "takes no more connections of this worker: raise its options::max_connections_per_reader";
+    return "takes no more connections of this worker: raise its option max_connections_per_reader";
   const std::string why = detail::why_refused(said, data_protocol, {greeting.source});
   return why.empty() ? "rejected the connection without a reason" : why;
 }
