@@ -68,7 +68,7 @@ def test_what_is_held_does_not_change_and_delays_the_update_after_the_next(scene
     assert scene.copy.update(2, timeout=20).version == 2
     assert scene.copy.update(2).kept
     scene.publish(3)
-    with pytest.raises(th.TimedOut, match=f"which processes {os.getpid()} still hold"):
+    with pytest.raises(th.TimedOut, match=f"which processes {os.getpid()} still hold: they must let go of it"):
         scene.copy.update(3, timeout=0.2)
     assert scene.copy.attached() == [th.AttachedProcess(os.getpid(), holds_live=False, holds_previous=True)]
     held.close()

@@ -221,7 +221,7 @@ def test_tensors_come_one_by_one(pair: Pair, mode: str) -> None:
     running = call(at_least=1, timeout=20)
     with pytest.raises(th.InvalidArgument, match="no tensor 'wq'"):
         next(running.tensors(["wq"]))
-    with pytest.raises(th.TimedOut, match="'b' has not arrived yet"):
+    with pytest.raises(th.TimedOut, match="'b' has not arrived yet: wait longer"):
         next(running.tensors(["b"], timeout=0.05))
     trainer.publish(1)
     arrived = list(running.tensors("cab", timeout=20))
@@ -522,6 +522,36 @@ def test_keys_that_are_given_and_empty_are_refused(server: th.ReferenceServer, k
         th.Publisher(server, "policy", "trainer-0", security=keys)
     with pytest.raises(th.InvalidArgument, match="_key is no"):
         th.ServerClient(server, security=keys)
+
+
+def test_sentences_name_options_as_python_does(server: th.ReferenceServer) -> None:
+    public, secret = th.make_keys()
+    other, _ = th.make_keys()
+    address = server.address
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("server is empty", lambda: th.Publisher("", "policy", "trainer-0")),
+        ("model is empty", lambda: th.Publisher(address, "", "trainer-0")),
+        ("replica is empty", lambda: th.Publisher(address, "policy", "")),
+        ("the name '.*' has control characters", lambda: th.Publisher(address, "policy", "trainer\n0")),
+        ("server is empty", lambda: th.ServerClient("")),
+        ("server_key is no public", lambda: th.ServerClient(address, security=th.Security("", public, secret))),
+        ("client's secret_key is no", lambda: th.ServerClient(address, security=th.Security(other, public, ""))),
+        ("client's keys are not", lambda: th.ServerClient(address, security=th.Security(other, other, secret))),
+        (
+            "server_key has 2 keys",
+            lambda: th.ServerClient(address, security=th.Security(f"{other},{other}", public, secret)),
+        ),
+        (
+            "server_key has 2 groups",
+            lambda: th.ServerClient(address, security=th.Security(f"{other}|{other}", public, secret)),
+        ),
+        ("server's secret_key is no", lambda: th.ReferenceServer(public_key=public)),
+        ("list of allowed", lambda: th.ReferenceServer(public_key=public, secret_key=secret, allowed={"a": ""})),
+    ]
+    for sentence, call in calls:
+        with pytest.raises(th.Error, match=sentence) as refused:
+            call()
+        assert "::" not in str(refused.value)
 
 
 def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceServer) -> None:

@@ -112,9 +112,9 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
 
 TENSORHUB_DECL worker_options validated(worker_options options) {
   const auto refuse = [](std::string sentence) { throw error(errc::invalid_argument, sentence); };
-  if (options.server.empty()) refuse("worker_options::server is empty: give the reference server's address");
-  if (options.model.empty()) refuse("worker_options::model is empty");
-  if (options.replica.empty()) refuse("worker_options::replica is empty");
+  if (options.server.empty()) refuse("server is empty: give the reference server's address");
+  if (options.model.empty()) refuse("model is empty: give the model's name");
+  if (options.replica.empty()) refuse("replica is empty: give this replica's name");
   for (const std::string* name : {&options.model, &options.replica, &options.location.datacenter,
                                   &options.location.rack, &options.location.host, &options.location.device}) {
     if (name->size() > limits::name_bytes)
@@ -122,7 +122,7 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
                   "a name has more than 512 bytes: " + escaped_text(std::string_view{*name}.substr(0, 64)));
     if (!is_plain_text(*name))
       refuse("the name '" + escaped_text(*name) +
-             "' in worker_options has control characters, or is not UTF-8: choose plain text");
+             "' has control characters, or is not UTF-8: choose plain text");
   }
   if (options.shard.count == 0 || options.shard.index >= options.shard.count) {
     refuse("shard " + to_string(options.shard) + " does not exist: the index must be below the count");

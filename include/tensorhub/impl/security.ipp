@@ -49,22 +49,25 @@ TENSORHUB_DECL std::string public_key_of(const std::string& secret_key) {
 namespace security_detail {
 
 TENSORHUB_DECL void check_pair(const curve_key_pair& keys, const std::string& whose) {
-  const std::string advice = ": make a pair with make_curve_keys() or reference_server --make-keys";
+  const std::string advice =
+      ": make a pair with reference_server --make-keys, or by a call (C++: make_curve_keys, Python: "
+      "make_keys)";
   if (!is_curve_key(keys.secret_key))
-    throw error(errc::invalid_argument, whose + ".secret_key is no key of 40 characters" + advice);
+    throw error(errc::invalid_argument, whose + " secret_key is no key of 40 characters" + advice);
   if (!is_curve_key(keys.public_key))
-    throw error(errc::invalid_argument, whose + ".public_key is no key of 40 characters" + advice);
+    throw error(errc::invalid_argument, whose + " public_key is no key of 40 characters" + advice);
   if (public_key_of(keys.secret_key) != keys.public_key)
-    throw error(errc::invalid_argument, whose + " are not a pair: the public key is another one's" + advice);
+    throw error(errc::invalid_argument,
+                whose + " keys are not a pair: the public key is another one's" + advice);
 }
 
 }  // namespace security_detail
 
 TENSORHUB_DECL void validate(const server_security& security) {
-  security_detail::check_pair(security.keys, "server_security::keys");
+  security_detail::check_pair(security.keys, "the server's");
   for (const auto& [key, rules] : security.allowed_clients) {
     if (!is_curve_key(key)) {
-      throw error(errc::invalid_argument, "server_security::allowed_clients has '" + key.substr(0, 64) +
+      throw error(errc::invalid_argument, "the server's list of allowed clients has '" + key.substr(0, 64) +
                                               "' (" + rules.name.substr(0, 64) +
                                               "), which is no public key of 40 characters");
     }
@@ -72,17 +75,17 @@ TENSORHUB_DECL void validate(const server_security& security) {
 }
 
 TENSORHUB_DECL void validate(const client_security& security, std::size_t servers) {
-  security_detail::check_pair(security.keys, "client_security::keys");
+  security_detail::check_pair(security.keys, "this client's");
   const auto keys = detail::split_list(security.server_key);
   for (const std::string& each : keys) {
     if (!is_curve_key(each))
       throw error(errc::invalid_argument,
-                  "client_security::server_key is no public key of 40 characters: take the one that the "
+                  "server_key is no public key of 40 characters: take the one that the "
                   "server's --make-keys has written to server.public");
   }
   if (keys.size() != 1 && keys.size() != servers) {
-    throw error(errc::invalid_argument, "client_security::server_key has " + std::to_string(keys.size()) +
-                                            " keys for " + std::to_string(servers) +
+    throw error(errc::invalid_argument, "server_key has " + std::to_string(keys.size()) + " keys for " +
+                                            std::to_string(servers) +
                                             " servers: give one for all, or one for each");
   }
 }
@@ -98,7 +101,7 @@ TENSORHUB_DECL void choose_group(std::size_t group, std::string& servers,
   if (security) {
     std::vector<std::string> keys = detail::split_groups(security->server_key);
     if (keys.size() != 1 && keys.size() != groups.size())
-      throw error(errc::invalid_argument, "client_security::server_key has " + std::to_string(keys.size()) +
+      throw error(errc::invalid_argument, "server_key has " + std::to_string(keys.size()) +
                                               " groups of keys for " + std::to_string(groups.size()) +
                                               " groups of servers: give one key for all, or as many groups");
     security->server_key = std::move(keys[keys.size() == 1 ? 0 : group]);

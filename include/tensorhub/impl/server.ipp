@@ -130,8 +130,8 @@ class catalog_server::loop {
     how.catalog = validated(std::move(how.catalog));
     if (how.security) validate(*how.security);
     if (how.term > server_term_max)
-      throw error(errc::limit_exceeded, "reference_server_options::term " + std::to_string(how.term) +
-                                            " is over " + std::to_string(server_term_max));
+      throw error(errc::limit_exceeded,
+                  "term " + std::to_string(how.term) + " is over " + std::to_string(server_term_max));
     return how;
   }
 
@@ -145,8 +145,8 @@ class catalog_server::loop {
     if (!guard_ && !is_local_address(address_)) {
       say({log_level::warning,
            "the reference server listens at " + address_ +
-               " without security: any client that reaches it can join and read the model; set "
-               "reference_server_options::security (program: --keys and --allow)",
+               " without security: any client that reaches it can join and read the model; give "
+               "it keys and a list of allowed clients (program: --keys and --allow)",
            {}});
     }
     say_unnamed_rights();

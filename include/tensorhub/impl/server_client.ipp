@@ -80,8 +80,7 @@ namespace server_client_detail {
 /// The same for each group of servers.
 TENSORHUB_DECL std::vector<server_client_options> validated(const server_client_options& options) {
   if (options.server.empty())
-    throw error(errc::invalid_argument,
-                "server_client_options::server is empty: give the reference server's address");
+    throw error(errc::invalid_argument, "server is empty: give the reference server's address");
   std::vector<server_client_options> out(detail::split_groups(options.server).size(), options);
   for (std::size_t i = 0; i < out.size(); ++i) {
     choose_group(i, out[i].server, out[i].security);

@@ -125,7 +125,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
       throw failure(errc::cancelled, "the caller interrupted the update");
     case side_wait::timed_out:
       throw failure(errc::timed_out, "update() needs the memory of the version before the live one, which " +
-                                         holders_of(side) + " still hold: they must end their held_copy");
+                                         holders_of(side) + " still hold: they must let go of it");
   }
   update_report report = stage(selector, detail::time_left(until), reach);
   desk_->show(side, install().version);

@@ -282,7 +282,7 @@ class admission {
     if (core_.find(from) != nullptr) return {};
     const auto full = [](const std::string& has, std::string_view option) {
       return messages::status{errc::limit_exceeded, "this reference server is full: it has " + has +
-                                                        "; stop some, or raise catalog_options::most." +
+                                                        "; stop some, or raise the server's bound most." +
                                                         std::string{option}};
     };
     if (core_.workers.size() >= most.workers)
@@ -321,7 +321,7 @@ class admission {
     return {errc::limit_exceeded, "this reference server is full: the layout of model '" + join.model +
                                       "', shard " + to_string(join.shard) +
                                       ", does not fit beside those it has; stop some models, or raise "
-                                      "catalog_options::most.layout_bytes"};
+                                      "the server's bound most.layout_bytes"};
   }
 
   static constexpr std::ptrdiff_t most_asked = 3;  ///< workers of a shard that have been asked and may answer

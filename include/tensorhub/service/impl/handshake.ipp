@@ -58,22 +58,23 @@ TENSORHUB_DECL handshake_trouble explain_handshake(const handshake_event& event,
   if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
       event.value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
     if (ours) {
-      return {{errc::protocol_mismatch, server + " is not secured, and this worker insists on it: start the "
-                                                 "server with reference_server_options::security (program: "
-                                                 "--keys, --allow), or leave worker_options::security empty"},
-              true};
+      return {
+          {errc::protocol_mismatch, server + " is not secured, and this worker insists on it: start the "
+                                             "server with keys and a list of allowed clients (program: "
+                                             "--keys, --allow), or leave out this worker's option security"},
+          true};
     }
-    return {{errc::protocol_mismatch, server + " is secured by CURVE: set worker_options::security to its "
+    return {{errc::protocol_mismatch, server + " is secured by CURVE: set the option security to its "
                                                "public key and to a key pair that it allows"},
             true};
   }
   if (ours) {
-    return {{errc::refused, server + " ends the secured handshake: either client_security::server_key (" +
-                                ours->server_key + ") is not its public key, or it is not secured"},
+    return {{errc::refused, server + " ends the secured handshake: either server_key (" + ours->server_key +
+                                ") is not its public key, or it is not secured"},
             false};
   }
   return {{errc::protocol_mismatch, server + " ends the ZeroMQ handshake: if it is secured by CURVE, set "
-                                             "worker_options::security to its public key and to a key pair "
+                                             "the option security to its public key and to a key pair "
                                              "that it allows"},
           false};
 }

@@ -45,7 +45,7 @@ TENSORHUB_DECL snapshot_report snapshots::publish(version_number version, snapsh
   const auto started = clock_type::now();
   const held_turn busy = take_turn();
   if (from.tensors().empty())
-    throw failure(errc::invalid_argument, "no tensor was added: call add() first", version);
+    throw failure(errc::invalid_argument, "no tensor was added: add all tensors first", version);
   slot& into = open(how.slot_of(version), from);
   check_number(version, timeout);
   snapshot_report report;

@@ -46,7 +46,7 @@ namespace worker_detail {
   throw error(errc::invalid_argument,
               "this worker has keys, and its integrity policy '" + std::string{plane->integrity_name()} +
                   "' is no defence against a source that forges bytes: use hub<..., blake3_128> "
-                  "(policy/integrity/blake3_128.hpp), or set client_security::trust_sources",
+                  "(policy/integrity/blake3_128.hpp), or set trust_sources",
               context_of(options));
 }
 

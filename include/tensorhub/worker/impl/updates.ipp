@@ -507,7 +507,7 @@ TENSORHUB_DECL void arriving_tensors::await_next(std::chrono::milliseconds timeo
     throw update_->owner->failure(
         errc::timed_out, rest.empty() ? std::string{"all tensors have arrived, but the update has not ended"}
                                       : "tensor '" + update_->owner->data->tensors()[rest.front()].name +
-                                            "' has not arrived yet: call next() again");
+                                            "' has not arrived yet: wait longer");
   }
 }
 
