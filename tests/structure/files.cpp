@@ -117,6 +117,25 @@ complaints check_algorithms(const source_file& file) {
   return found;
 }
 
+/// Users of Python and C read the library's sentences, too: in them an option has its plain name. (Those of
+/// etcd are read in C++ alone.)
+complaints check_sentences(const source_file& file) {
+  complaints found;
+  if (file.path.find("/etcd") != std::string::npos) return found;
+  std::size_t number = 0;
+  for (const std::string_view line : lines_of(file.text)) {
+    ++number;
+    for (const std::string_view mark : {"options::", "security::"}) {
+      const std::string_view before = line.substr(0, line.find(mark));
+      const bool is_in_literal = std::count(before.begin(), before.end(), '"') % 2 == 1;
+      if (before.size() < line.size() && is_in_literal && before.find("//") == std::string_view::npos)
+        found.push_back(file.path + ":" + std::to_string(number) + " names an option as C++ does: \"" +
+                        std::string{mark} + "...\"");
+    }
+  }
+  return found;
+}
+
 /// Words of DESIGN's list of names, where the word alone is wrong whatever it is used for. (Others, such as
 /// `buffer` or `epoch`, are wrong for one meaning only; a reader has to see that.)
 complaints check_names(const source_file& file) {
@@ -189,6 +208,9 @@ TEST_CASE("nothing is left unfinished") {
 TEST_CASE("no header makes its users wait for an algorithm of std::ranges") {
   nothing_is_found(is_library_file, check_algorithms);
 }
+TEST_CASE("sentences name options plainly") {
+  nothing_is_found(is_library_file, check_sentences);
+}
 TEST_CASE("names are the design's") {
   nothing_is_found(is_cpp, check_names);
 }
@@ -222,6 +244,11 @@ TEST_CASE("the checkers of single files find planted faults") {
   CHECK(check_algorithms({"a.hpp", "f(std::ranges::size(a)); std::ranges::sort(a); std::ranges::find(a, 1);"})
             .size() == 2);
   CHECK(check_algorithms({"a.hpp", "/// std::ranges::sort(a)\ntemplate <std::ranges::range R> void f(R);"})
+            .empty());
+
+  CHECK(check_sentences({"a.hpp", "fail(\"set worker_options::security\");"}).size() == 1);
+  CHECK(check_sentences({"a.hpp", "fail(a + \"set \" + name + \"; raise options::most\");"}).size() == 1);
+  CHECK(check_sentences({"a.hpp", "f(\"a\", &options::a, \"b\");  // \"options::a\"\n/// `options::a`"})
             .empty());
 
   CHECK(check_unfinished({"a.cpp", std::string{"int a;  // TO"} + "DO: b\n"}).size() == 1);
