@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <future>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,5 +47,38 @@ TEST_CASE("lane pool: nobody waits while connections are closed that were idle f
     CHECK(closed == 2);
   }
   CHECK(waited == 0);
+  through.on_close = {};
+}
+
+TEST_CASE("lane pool: a lane keeps the latest connections, also after one from the middle was taken") {
+  using pool = lane_pool<fragile_transport>;
+  fragile_transport through{{}, {1}};
+  fragile_transport source{{}, {2}};
+  pool lanes{through};
+  auto lane = lanes.borrow(1, 8);
+  int closed = 0;
+  through.on_close = [&](incarnation) { ++closed; };
+  const auto ends_of = [](std::size_t number) {
+    return connection_ends{"peer " + std::to_string(number), {2}, {1}};
+  };
+  const auto keep = [&](std::size_t number) {
+    lane->keep(ends_of(number), through.connect(lane->queue(), source.address(), {2}, 10s));
+  };
+  for (std::size_t i = 0; i < pool::most_kept; ++i) keep(i);
+  CHECK(closed == 0);
+  CHECK(lane->take(ends_of(3)).has_value());
+  CHECK(closed == 1);  // the one that was taken
+  keep(100);           // in the place of that one
+  CHECK(closed == 1);
+  keep(101);  // in the place of the oldest
+  CHECK(closed == 2);
+  CHECK_FALSE(lane->take(ends_of(0)).has_value());
+  CHECK_FALSE(lane->take(ends_of(3)).has_value());
+  CHECK(closed == 2);
+  for (const std::size_t left : {1, 2, 4, 5, 6, 7, 100, 101}) {
+    CAPTURE(left);
+    CHECK(lane->take(ends_of(left)).has_value());
+  }
+  CHECK(closed == 2 + pool::most_kept);
   through.on_close = {};
 }

@@ -89,7 +89,7 @@ class batch_digests {
 };
 
 template <integrity Integrity>
-class chunk_digests : public batch_digests {
+class chunk_digests final : public batch_digests {
  public:
   chunk_digests() : batch_digests{functions()} {}
 

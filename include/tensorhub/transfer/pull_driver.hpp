@@ -38,6 +38,16 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 class pull_lane;
 
+/// The thread of a lane, to others.
+class lane_thread {
+ public:
+  /// Ends its wait.
+  virtual void wake() noexcept = 0;
+
+ protected:
+  ~lane_thread() = default;
+};
+
 struct pull_driver_options {
   std::size_t lanes = 1;
   std::size_t window_chunks = 4;  ///< per lane
@@ -112,10 +122,9 @@ class pull_driver {
   virtual void run_lane(lane_id number) = 0;
 
   [[nodiscard]] const pull_driver_options& options() const noexcept { return options_; }
-  [[nodiscard]] const layout& shape() const noexcept { return *layout_; }
 
  private:
-  friend pull_lane;
+  friend pull_lane;  // its steps decide under the same lock
 
   struct source_record {
     pull_target target{};
@@ -135,7 +144,7 @@ class pull_driver {
   // For all of these the lock is held.
 
   /// `but`: this one is awake.
-  void wake_all(const pull_lane* but = nullptr) noexcept;
+  void wake_all(const lane_thread* but = nullptr) noexcept;
   /// After a report that may have confirmed chunks of this source, or lost it.
   void show_confirmed(source_slot slot);
   /// Compares what was collected of an open version with its root.
@@ -162,7 +171,7 @@ class pull_driver {
   bool showing_ = false;               ///< `believed` was called
   std::deque<source_record> sources_;  ///< a deque, because lanes keep pointers into it
   bool stopped_ = false;
-  std::vector<pull_lane*> lanes_;  ///< those that work
+  std::vector<lane_thread*> lanes_;  ///< those that work
   std::exception_ptr failure_;
 };
 

@@ -24,7 +24,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/transfer/lane_pool.hpp"
+#include "tensorhub/transfer/kept_lane.hpp"
 #include "tensorhub/transfer/placed_chunk.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/pull_report.hpp"
@@ -33,22 +33,19 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-class pull_lane {
+class pull_lane : public lane_thread {
  public:
   pull_lane(const pull_lane&) = delete;
   pull_lane& operator=(const pull_lane&) = delete;
-
-  /// Ends the wait of the lane's thread.
-  virtual void wake() noexcept = 0;
 
   static constexpr std::size_t most_looks = limits::sources;
   /// Scratch memory: one whole control block, followed by the looks.
   [[nodiscard]] static std::size_t scratch_words(const pull_driver& driver);
 
  protected:
-  /// What an endpoint is to the pull, once it is there.
-  struct connection {
-    bool is_kept = false;  ///< from an earlier update; it may have ended meanwhile
+  /// What `connect` has found out.
+  struct connected {
+    bool is_kept = false;  ///< the endpoint is from an earlier update, and may have ended meanwhile
     std::uint64_t ordered_read_bytes = 0;
   };
   /// Something to read.
@@ -85,9 +82,10 @@ class pull_lane {
 
   // ---- the transport; no lock is held, but where said
 
-  /// Makes the endpoint of this look. Throws what the transport throws.
-  virtual connection connect(std::size_t look, const pull_target& target, duration patience,
-                             bool may_be_kept) = 0;
+  /// Makes the endpoint of this look; with `may_be_kept` it may be one that an earlier update has kept. Throws
+  /// what the transport throws.
+  virtual connected connect(std::size_t look, const pull_target& target, const connection_ends& ends,
+                            duration patience, bool may_be_kept) = 0;
   /// Ends the reads of an endpoint, which may take long.
   virtual void close(std::size_t look) noexcept = 0;
   /// Keeps an endpoint for the next update, or closes it, or an older one that was kept.
@@ -108,10 +106,12 @@ class pull_lane {
 
   [[nodiscard]] std::size_t channel_count() const noexcept { return channels_.size(); }
   [[nodiscard]] std::size_t look_of(std::size_t channel) const noexcept { return channels_[channel].look; }
+  /// The channel has an endpoint, which has not ended as far as anybody knows.
   [[nodiscard]] bool may_read(std::size_t channel) const noexcept;
   /// What the core wants read next through this channel, some chunks at a time: lanes meet at the lock less
   /// often, and chunks that follow one another stay in one lane. Valid until the next call.
   [[nodiscard]] std::span<const read_task> take_tasks(std::size_t channel);
+  /// The queue has taken the read of this task.
   void posted(std::size_t channel, const pull_task& task);
   /// The queue was full: gives back the tasks of the last `take_tasks` from this one on.
   void not_posted(std::size_t channel, std::size_t first);
@@ -121,7 +121,7 @@ class pull_lane {
   /// The result of a read of anything but a chunk.
   void look_arrived(const request& read, completion_status status);
   void chunk_arrived(const request& read, completion_status status, const digest128& digest);
-  /// Its digests are `made`.
+  /// `made` has the digests of this batch, in its order.
   void batch_arrived(const batch& digested, std::span<const digest128> made);
 
   /// The time until a step is due that no completion announces.
@@ -160,7 +160,7 @@ class pull_lane {
     std::size_t outstanding = 0;  ///< reads that have not completed
   };
   /// An endpoint that is not needed any more.
-  struct parting {
+  struct closing_endpoint {
     std::size_t look = 0;
     std::optional<connection_ends> keeps_as{};
   };
@@ -184,11 +184,16 @@ class pull_lane {
     std::string stall{};
     [[nodiscard]] bool empty() const noexcept { return failed.empty() && released.empty() && stall.empty(); }
   };
+  /// The lock is held.
   [[nodiscard]] findings take_findings();
+  /// No lock is held: the session may take long.
   void tell(const findings& found) const;
-  /// Marks a channel as closed; its endpoint ends with `part`. For both the lock is held.
-  [[nodiscard]] parting close_channel(channel_record& channel);
-  void part(std::vector<parting> all);
+  /// Marks a channel as closed. Its endpoint lives until `close_all`. The lock is held.
+  [[nodiscard]] closing_endpoint close_channel(channel_record& channel);
+  /// No lock is held: to close an endpoint may take seconds.
+  void close_all(std::vector<closing_endpoint> endpoints);
+
+  [[nodiscard]] connection_ends ends_of(const pull_target& target) const;
 
   void trace(const channel_record& channel, chunk_index chunk, completion_status status, time_point at);
   [[nodiscard]] std::string_view name_of(source_slot slot) const;
@@ -204,10 +209,10 @@ class pull_lane {
   std::span<const std::byte> scratch_;
   std::vector<std::size_t> free_looks_;
   std::vector<channel_record> channels_;
-  bool block_pending_ = false;                  ///< a control block is on its way into the scratch memory
-  std::vector<read_task> tasks_;                ///< taken from the core, not posted yet
-  bool has_connected_ = false;                  ///< has tried to, once: a stall begins after it
-  std::map<chunk_index, time_point> posted_{};  ///< chunk reads in flight, if the caller traces
+  bool block_pending_ = false;                     ///< a control block is on its way into the scratch memory
+  std::vector<read_task> tasks_;                   ///< taken from the core, not posted yet
+  bool has_connected_ = false;                     ///< has tried to, once: a stall begins after it
+  std::map<chunk_index, time_point> posted_at_{};  ///< chunk reads in flight, if the caller traces
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -47,7 +47,6 @@ class shard_memory final : public shard_tensors {
   /// `limit_exceeded` if a tensor is larger than the transport's largest region.
   void register_all(const layout& shape) {
     const auto started = clock::now();
-    shape_ = &shape;
     registration_plan made = plan(shape, Transport::capabilities.max_region_bytes);
     if (shape.packed_bytes() > 0) {
       packed_ = allocate_packed();
@@ -56,7 +55,7 @@ class shard_memory final : public shard_tensors {
       add_packed(made, range);
     }
     regions_ = transport_->register_memory(made.regions, region_access::both);
-    note_registered(shape, made, started);
+    note_registered(made, started);
   }
 
   /// Copies all segments of `from`, which has the same layout, over the segments of this object, with `lanes`
@@ -66,7 +65,7 @@ class shard_memory final : public shard_tensors {
     parallel_copy<Memory>(runs_from(from), lanes);
   }
 
-  /// Those of which `places` speaks.
+  /// The registered regions; `segment_place::region` is a position in this list.
   [[nodiscard]] std::span<const region_type> regions() const noexcept { return regions_; }
 
   /// The description that a peer needs to read a segment.
@@ -74,7 +73,7 @@ class shard_memory final : public shard_tensors {
     const segment_place& place = places()[segment];
     remote_region region = transport_->describe(regions_[place.region]);
     region.base += place.offset;
-    region.bytes = shape_->segments()[segment].bytes;
+    region.bytes = shape().segments()[segment].bytes;
     return region;
   }
 
@@ -98,7 +97,7 @@ class shard_memory final : public shard_tensors {
   /// On the device of a tensor that is packed; in host memory if none of them lies on one, as copies that the
   /// library makes for others do not: they cost a device nothing.
   [[nodiscard]] packed_memory allocate_packed() {
-    const std::uint64_t bytes = shape_->packed_bytes();
+    const std::uint64_t bytes = shape().packed_bytes();
     if constexpr (requires { space_.allocate_beside(ranges().front(), bytes); }) {
       if (const memory_range* const beside = packed_on_device())
         return kept(space_.allocate_beside(*beside, bytes));

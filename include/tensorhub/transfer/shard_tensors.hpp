@@ -61,8 +61,8 @@ class shard_tensors {
  protected:
   using clock = std::chrono::steady_clock;
 
-  /// `copies_in_batches`: one call of `copy_small` with all runs. Otherwise one with each, which needs no
-  /// memory.
+  /// `copies_in_batches`: `unpack` calls `copy_small` once, with all runs. Otherwise it calls it with one after
+  /// the other, and so needs no memory.
   explicit shard_tensors(bool copies_in_batches);
   ~shard_tensors();
 
@@ -74,18 +74,19 @@ class shard_tensors {
   /// Pre-condition: `check_new` has returned.
   void append(tensor_spec tensor, const memory_range& range, const memory_range& allocation);
 
-  /// Regions for the large tensors, in the order of their segments.
-  [[nodiscard]] registration_plan plan(const layout& shape, std::uint64_t max_region_bytes) const;
+  /// From now on the tensors have this layout, which is borrowed. Returns regions for the large ones, in the
+  /// order of their segments.
+  [[nodiscard]] registration_plan plan(const layout& shape, std::uint64_t max_region_bytes);
+  /// Of `plan`.
+  [[nodiscard]] const layout& shape() const noexcept { return *shape_; }
   /// Adds the packed segment, which is the first one.
   static void add_packed(registration_plan& to, const memory_range& packed);
   /// `made`: what was registered.
-  void note_registered(const layout& shape, const registration_plan& made, clock::time_point started);
+  void note_registered(const registration_plan& made, clock::time_point started);
   /// The first tensor that is packed and lies on a device; null: there is none.
   [[nodiscard]] const memory_range* packed_on_device() const noexcept;
   /// Copies of all segments from the same segments of `from`, which has the same layout.
   [[nodiscard]] std::vector<copy_run> runs_from(const shard_tensors& from) const;
-
-  const layout* shape_ = nullptr;
 
  private:
   /// A tensor that lies in the packed segment, too.
@@ -103,6 +104,7 @@ class shard_tensors {
   void note(double registration_cost::*what, clock::time_point started) noexcept;
 
   bool copies_in_batches_;
+  const layout* shape_ = nullptr;
   std::vector<tensor_spec> specs_;
   std::unordered_set<std::string> names_;
   std::vector<memory_range> ranges_;

@@ -46,10 +46,9 @@ class transport_lane final : public pull_lane {
   using borrowed_type = typename lane_pool<Transport>::lane;
 
   /// Borrows everything.
-  transport_lane(pull_driver& driver, lane_id number, incarnation reader, Transport& through,
-                 borrowed_type& own, const memory_type& into, std::uint64_t seed)
+  transport_lane(pull_driver& driver, lane_id number, Transport& through, borrowed_type& own,
+                 const memory_type& into, std::uint64_t seed)
       : pull_lane{driver, number, own.scratch()},
-        reader_{reader},
         through_{&through},
         own_{&own},
         queue_{&own.queue()},
@@ -153,16 +152,16 @@ class transport_lane final : public pull_lane {
     return was_digesting || !digests_.has_begun();  // made already: taken in next time
   }
 
-  connection connect(std::size_t look, const pull_target& target, duration patience,
-                     bool may_be_kept) override {
+  connected connect(std::size_t look, const pull_target& target, const connection_ends& ends,
+                    duration patience, bool may_be_kept) override {
     std::optional<endpoint_type>& made = endpoints_[look];
+    made.reset();
     if (may_be_kept) {
-      if (auto kept = own_->take({target.address.text, target.facts.holder, reader_}))
-        made.emplace(*std::move(kept));
+      if (auto kept = own_->take(ends)) made.emplace(*std::move(kept));
     }
     const bool is_kept = made.has_value();
     if (!is_kept)
-      made.emplace(connect_as(reader_, *through_, *queue_, target.address, target.facts.holder, patience));
+      made.emplace(connect_as(ends.reader, *through_, *queue_, target.address, ends.source, patience));
     if constexpr (requires { made->ordered_read_bytes(); })
       return {is_kept, made->ordered_read_bytes()};
     else
@@ -176,9 +175,10 @@ class transport_lane final : public pull_lane {
   [[nodiscard]] bool usable(std::size_t look) const noexcept override { return endpoints_[look]->usable(); }
   [[nodiscard]] std::string path(std::size_t look) const override {
     const endpoint_type& endpoint = *endpoints_[look];
-    if constexpr (requires { endpoint.through(); }) return endpoint.why();
     std::string text{Transport::name};
-    if constexpr (requires { endpoint.why(); }) {
+    if constexpr (requires { endpoint.through(); }) {
+      text = endpoint.why();
+    } else if constexpr (requires { endpoint.why(); }) {
       if (const std::string reason = endpoint.why(); !reason.empty()) text += " (" + reason + ")";
     }
     return text;
@@ -187,7 +187,6 @@ class transport_lane final : public pull_lane {
   static constexpr duration while_digesting =
       std::chrono::microseconds{100};  ///< reads may complete meanwhile
 
-  incarnation reader_;
   Transport* through_;
   borrowed_type* own_;
   typename Transport::queue* queue_;
@@ -226,9 +225,7 @@ class transport_pull final : public pull_driver {
     const std::size_t depth =
         options().window_chunks + options().rules.far_window_chunks + pull_lane::most_looks + 1;
     auto own = pool_->borrow(depth, pull_lane::scratch_words(*this));
-    transport_lane<Transport, Integrity>{*this, number, options().reader, pool_->through(), *own,
-                                         into_, seed_}
-        .work();
+    transport_lane<Transport, Integrity>{*this, number, pool_->through(), *own, into_, seed_}.work();
     pool_->give_back(std::move(own));
   }
 

@@ -8,7 +8,6 @@
 #include "tensorhub/detail/in_parallel.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
-#include "tensorhub/transfer/pull_lane.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -108,8 +107,8 @@ TENSORHUB_DECL duration pull_driver::in_time(duration patience) const noexcept {
                             std::chrono::milliseconds{1});
 }
 
-TENSORHUB_DECL void pull_driver::wake_all(const pull_lane* but) noexcept {
-  for (pull_lane* lane : lanes_)
+TENSORHUB_DECL void pull_driver::wake_all(const lane_thread* but) noexcept {
+  for (lane_thread* lane : lanes_)
     if (lane != but) lane->wake();
 }
 

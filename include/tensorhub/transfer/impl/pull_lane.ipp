@@ -38,7 +38,7 @@ TENSORHUB_DECL pull_lane::~pull_lane() = default;
 // ---- reports and ends
 
 TENSORHUB_DECL bool pull_lane::report() {
-  std::vector<parting> closing;
+  std::vector<closing_endpoint> closing;
   findings found;
   {
     const std::lock_guard lock{driver_->mutex_};
@@ -51,7 +51,7 @@ TENSORHUB_DECL bool pull_lane::report() {
   }
   tell(found);
   const bool has_closed = !closing.empty();
-  part(std::move(closing));
+  close_all(std::move(closing));
   return has_closed;
 }
 
@@ -84,21 +84,24 @@ TENSORHUB_DECL void pull_lane::tell(const findings& found) const {
   if (!found.stall.empty() && to.stalled) to.stalled(found.stall);
 }
 
-TENSORHUB_DECL pull_lane::parting pull_lane::close_channel(channel_record& channel) {
+TENSORHUB_DECL pull_lane::closing_endpoint pull_lane::close_channel(channel_record& channel) {
   driver_->note_path(channel.slot, path(channel.look));
-  parting out{channel.look, {}};
+  closing_endpoint out{channel.look, {}};
   if (channel.outstanding == 0) {
     free_looks_.push_back(channel.look);
     const pull_target& target = driver_->sources_[channel.slot].target;
-    if (!driver_->core_.is_lost(channel.slot))
-      out.keeps_as = {target.address.text, target.facts.holder, driver_->options_.reader};
+    if (!driver_->core_.is_lost(channel.slot)) out.keeps_as = ends_of(target);
   }
   channel.is_open = false;
   return out;
 }
 
-TENSORHUB_DECL void pull_lane::part(std::vector<parting> all) {
-  for (parting& each : all) {
+TENSORHUB_DECL connection_ends pull_lane::ends_of(const pull_target& target) const {
+  return {target.address.text, target.facts.holder, driver_->options_.reader};
+}
+
+TENSORHUB_DECL void pull_lane::close_all(std::vector<closing_endpoint> endpoints) {
+  for (closing_endpoint& each : endpoints) {
     if (each.keeps_as)
       keep(each.look, *std::move(each.keeps_as));
     else
@@ -107,13 +110,13 @@ TENSORHUB_DECL void pull_lane::part(std::vector<parting> all) {
 }
 
 TENSORHUB_DECL void pull_lane::leave() {
-  std::vector<parting> closing;
+  std::vector<closing_endpoint> closing;
   {
     const std::lock_guard lock{driver_->mutex_};
     for (channel_record& channel : channels_)
       if (channel.is_open) closing.push_back(close_channel(channel));
   }
-  part(std::move(closing));
+  close_all(std::move(closing));
 }
 
 TENSORHUB_DECL bool pull_lane::finished() const {
@@ -166,7 +169,7 @@ TENSORHUB_DECL bool pull_lane::open_channel(const pull_contacts::attempt& attemp
                                             const pull_target& target) {
   const std::size_t look = free_looks_.back();
   try {
-    const connection made = connect(look, target, driver_->in_time(attempt.patience), true);
+    const connected made = connect(look, target, ends_of(target), driver_->in_time(attempt.patience), true);
     const std::lock_guard lock{driver_->mutex_};
     const channel_id id = driver_->contacts_.made(number_, attempt, made.ordered_read_bytes);
     channels_.push_back({attempt.slot, id, look, true});
@@ -230,7 +233,7 @@ TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
       return free_looks_.push_back(channel.look);
   }
   try {
-    const connection made = connect(channel.look, target, driver_->in_time(patience), false);
+    const connected made = connect(channel.look, target, ends_of(target), driver_->in_time(patience), false);
     channel.is_open = true;
     const std::lock_guard lock{driver_->mutex_};
     driver_->core_.reconnected(channel.id, made.ordered_read_bytes);
@@ -277,7 +280,7 @@ TENSORHUB_DECL void pull_lane::posted(std::size_t channel, const pull_task& task
   if (through.reused != time_point{} && through.outstanding == 0) through.reused = pull_driver::now();
   ++through.outstanding;
   if (driver_->handlers_.traced && task.kind == pull_task::kind_type::chunk)
-    posted_[task.chunk] = pull_driver::now();
+    posted_at_[task.chunk] = pull_driver::now();
 }
 
 TENSORHUB_DECL void pull_lane::not_posted(std::size_t channel, std::size_t first) {
@@ -357,8 +360,8 @@ TENSORHUB_DECL void pull_lane::batch_arrived(const batch& digested, std::span<co
 
 TENSORHUB_DECL void pull_lane::trace(const channel_record& channel, chunk_index chunk,
                                      completion_status status, time_point at) {
-  driver_->handlers_.traced({chunk, name_of(channel.slot), number_, posted_[chunk], at, status});
-  posted_.erase(chunk);
+  driver_->handlers_.traced({chunk, name_of(channel.slot), number_, posted_at_[chunk], at, status});
+  posted_at_.erase(chunk);
 }
 
 TENSORHUB_DECL std::string_view pull_lane::name_of(source_slot slot) const {

@@ -48,8 +48,8 @@ TENSORHUB_DECL layout shard_tensors::build_layout(std::uint64_t chunk_bytes,
 
 // ---- registration
 
-TENSORHUB_DECL registration_plan shard_tensors::plan(const layout& shape,
-                                                     std::uint64_t max_region_bytes) const {
+TENSORHUB_DECL registration_plan shard_tensors::plan(const layout& shape, std::uint64_t max_region_bytes) {
+  shape_ = &shape;
   std::vector<registration_item> items;
   items.reserve(shape.segments().size());
   for (const layout_segment& segment : shape.segments()) {
@@ -65,8 +65,7 @@ TENSORHUB_DECL void shard_tensors::add_packed(registration_plan& to, const memor
   to.places.insert(to.places.begin(), {to.regions.size() - 1, 0});
 }
 
-TENSORHUB_DECL void shard_tensors::note_registered(const layout& shape, const registration_plan& made,
-                                                   clock::time_point started) {
+TENSORHUB_DECL void shard_tensors::note_registered(const registration_plan& made, clock::time_point started) {
   places_.clear();
   for (const auto [region, offset] : made.places) {
     const memory_range& range = made.regions[region];
@@ -74,15 +73,15 @@ TENSORHUB_DECL void shard_tensors::note_registered(const layout& shape, const re
         {region, offset, range.data + offset, range.host_accessible() ? nullptr : range.device});
   }
   find_small();
-  const std::size_t large = made.places.size() - (shape.packed_bytes() > 0 ? 1 : 0);
+  const std::size_t large = made.places.size() - (shape_->packed_bytes() > 0 ? 1 : 0);
   const std::lock_guard lock{cost_mutex_};
   cost_ = {.regions = made.regions.size(),
            .tensors = specs_.size(),
-           .bytes = shape.bytes(),
+           .bytes = shape_->bytes(),
            .padding_bytes = made.padding_bytes,
            .seconds = std::chrono::duration<double>(clock::now() - started).count(),
            .packed_tensors = specs_.size() - large,
-           .packed_bytes = shape.packed_bytes()};
+           .packed_bytes = shape_->packed_bytes()};
 }
 
 TENSORHUB_DECL void shard_tensors::find_small() {

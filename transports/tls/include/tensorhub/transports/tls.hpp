@@ -39,7 +39,8 @@ class tls : public tcp_detail::basic_tcp<tls_detail::tls_channel> {
 static_assert(guarded_transport<tls> && shared_transport<tls>);
 
 #if !defined(TENSORHUB_HEADER_ONLY)
-extern template class tcp_detail::basic_tcp<tls_detail::tls_channel>;  // instantiated by compiled_tls
+/// The library TensorHub::compiled_tls has it instantiated.
+extern template class tcp_detail::basic_tcp<tls_detail::tls_channel>;
 #endif
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports

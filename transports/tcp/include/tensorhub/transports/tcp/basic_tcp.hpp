@@ -3,8 +3,8 @@
 /// The common implementation of the transports over TCP. The template's parameter is a channel, which carries
 /// the bytes (plain_channel.hpp). Users name `tcp` (tcp.hpp) or `tls`.
 ///
-/// What leads to the serving and the reading side is defined outside of the class: where a library has it
-/// instantiated (compiled.hpp), a user's file compiles nothing of either side.
+/// The members that use the serving or the reading side are defined outside of the class. A library has them
+/// instantiated (compiled.hpp, tls.hpp); files in compiled mode then compile nothing of either side.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 

@@ -1,12 +1,13 @@
 #pragma once
-/// \file lane_pool.ipp
-/// Definitions of lane_pool.hpp.
+/// \file kept_lane.ipp
+/// Definitions of kept_lane.hpp.
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "tensorhub/detail/whole_range.hpp"
-#include "tensorhub/transfer/lane_pool.hpp"
+#include "tensorhub/transfer/kept_lane.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
