@@ -27,3 +27,15 @@ endif()
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release)
 endif()
+
+# tensorhub_precompile(<target> <headers>...)
+#
+# What the files of a target include, parsed once: g++ takes 1.8 s for a system test instead of 3.8 s, and 1.4 s less for
+# each file of the transports' conformance (user time, medians of 3, 2026-11-28). Unit tests have too little in common:
+# they would take an eighth less. A file of the target that forgets one of these headers compiles all the same.
+function(tensorhub_precompile target)
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp") # for ccache
+  endif()
+endfunction()
