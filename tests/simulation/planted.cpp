@@ -519,7 +519,7 @@ TEST_CASE("planted: an unpublish that has returned leaves leases behind") {
   check_caught("leases left by an unpublish",
                first_violation_with(decided_by<server_that_counts_at_the_start>(), patient_options_for, 300,
                                     [](auto& history) {
-                                      history.overlooked = {rule::beliefs, rule::catalog, rule::permission};
+                                      history.overlooked = {rule::beliefs, rule::permission};
                                     }),
                rule::drains);
 }

@@ -816,3 +816,33 @@ TEST_CASE("recovery: a server without an election takes over workers only while 
     CHECK(server.ask<messages::join_reply>({12}, moved("its own", {75})).result.code == errc::unavailable);
   }
 }
+
+TEST_CASE("recovery: the drain before an update is over with the update, also if the worker has forced it") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const incarnation trainer = come_back(server, 13, "trainer", 2, 2, 3);  // the third one is missing
+  const incarnation rollout{12};
+  auto join = server.join_message("rollout-1");
+  join.held = server.reference(1);
+  join.latest = join.decided = version_number{2};  // by the server before
+  join.peers = 3;
+  REQUIRE(server.ask<messages::join_reply>(rollout, std::move(join)).result.ok());
+  const auto drain = server.send(rollout, messages::unpublish_request{1, 1, {1}});
+  CHECK_FALSE(server.answer<messages::drained_reply>(rollout, drain).has_value());  // there may be readers
+  CHECK(server.ask<messages::status_reply>(rollout, messages::cut_off_done_request{}).result.ok());
+  const auto end = server.send(rollout, messages::finish_request{{1}, 2, {}, false, server.reference(2), {}});
+  CHECK(server.result_of(rollout, end).value().ok());
+  SUBCASE("it holds what it has received") {
+    static_cast<void>(server.update_message(rollout));  // the call that the server before has decided
+    const auto again = server.update(rollout, exactly(2));
+    const auto reply = server.answer<messages::update_reply>(rollout, again);
+    REQUIRE(reply.has_value());
+    CHECK(reply->keep);
+  }
+  SUBCASE("it can withdraw that") {
+    const auto withdrawn = server.unpublish(rollout, 2);
+    server.pass_alive(5100ms, {trainer, rollout});
+    const auto reply = server.answer<messages::drained_reply>(rollout, withdrawn);
+    REQUIRE(reply.has_value());
+    CHECK(reply->result.ok());
+  }
+}

@@ -313,6 +313,14 @@ class leases {
     core_.answer(worker, drain.sequence, std::move(reply));
   }
 
+  /// The update before which the worker drained is over: nobody waits for that drain any more. (What an
+  /// unpublish has begun goes on.)
+  void end_drain_of_update(worker_state& worker, const messages::status& outcome) {
+    if (worker.holding == holding::withdrawn) return;
+    if (const auto drain = std::exchange(worker.drain, std::nullopt))
+      core_.answer(worker, drain->sequence, messages::drained_reply{outcome});
+  }
+
   /// The worker has begun another call, so it no longer holds the old version: it has cut off its readers
   /// itself, and the message that reported this was lost or is late.
   void forget_drain(worker_state& worker) {

@@ -143,6 +143,7 @@ class updates {
     if (known != nullptr && known->is_publish) known = nullptr;
     versions_.end_writing(worker);
     note_held(worker, request);
+    leases_.end_drain_of_update(worker, {});  // the worker may have forced it while the server recovered
     await_decided(worker, known);
     if (known == nullptr && core_.policy.decides_per_group &&
         request.operation > worker.replica->closed_operation) {
@@ -365,10 +366,7 @@ class updates {
       worker_state* worker = replica.workers[shard];
       if (worker == nullptr) return;
       if (worker->holding == holding::pending) core_.move_to(worker->holding, holding::whole);
-      const bool withdraws = worker->holding == holding::withdrawn;
-      if (const auto drain = withdraws ? std::nullopt : std::exchange(worker->drain, std::nullopt))
-        core_.answer(*worker, drain->sequence,
-                     messages::drained_reply{reason});  // the drain that precedes this update
+      leases_.end_drain_of_update(*worker, reason);
       const request_sequence sequence = std::exchange(member.sequence, {});
       if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
         if (!member.keeps) spare(operation, *worker);
