@@ -98,7 +98,7 @@ TEST_CASE("inquiry: without an answer a call ends at its deadline, or when it is
   s.pass(2500ms);
   CHECK(s.only_result().outcome.code == errc::disconnected);
   static_cast<void>(s.core.describe(s.now, "m", 0, s.now + 2s));
-  s.core.interrupt();
+  s.core.interrupt(s.now);
   CHECK(s.only_result().outcome.code == errc::cancelled);
 }
 
@@ -130,11 +130,36 @@ TEST_CASE("inquiry: a silent server is given up, also by calls that end before i
 TEST_CASE("inquiry: the time between a call without an answer and the next one is not the server's") {
   scene s{2};
   static_cast<void>(s.core.list(s.now, "m", s.now + 500ms));
+  SUBCASE("it ended at its deadline") {
+    s.pass(500ms);
+  }
+  SUBCASE("it was interrupted") {
+    s.pass(300ms);
+    s.core.interrupt(s.now);
+    s.pass(200ms);
+    s.core.interrupt(s.now);  // nothing runs
+  }
   s.pass(1h);
   static_cast<void>(s.core.list(s.now, "m", s.now + 30s));
   s.pass(2s);
   CHECK(s.core.take_actions().empty());
   s.pass(1s);
+  CHECK(s.core.take_actions().size() == 1);
+}
+
+TEST_CASE("inquiry: a server to which the connection has moved while nothing was asked is not silent yet") {
+  scene s{2};
+  SUBCASE("nothing was ever asked") {}
+  SUBCASE("a call has ended without an answer") {
+    static_cast<void>(s.core.list(s.now, "m", s.now + 500ms));
+  }
+  s.pass(1h);
+  s.core.move_to_server(s.now, 1);
+  s.pass(1h);
+  static_cast<void>(s.core.list(s.now, "m", s.now + 30s));
+  s.pass(2s);
+  CHECK(s.core.take_actions().empty());
+  s.pass(1100ms);
   CHECK(s.core.take_actions().size() == 1);
 }
 

@@ -119,7 +119,7 @@ TENSORHUB_DECL server_client::state& server_client::of(const std::string& model)
 TENSORHUB_DECL void server_client::interrupt() {
   for (const auto& each : groups_) {
     ++each->interrupts;
-    each->client.with([](inquiry& core, time_point) { core.interrupt(); });
+    each->client.with([](inquiry& core, time_point now) { core.interrupt(now); });
   }
 }
 

@@ -35,7 +35,7 @@ class inquiry : public session_detail::questions {
   }
 
   /// Every call that runs ends now, as `cancelled`.
-  void interrupt();
+  void interrupt(time_point now);
 
   void receive(time_point now, const messages::envelope& envelope);
   void advance(time_point now);

@@ -22,8 +22,9 @@ TENSORHUB_DECL const layout& no_layout() {
 TENSORHUB_DECL inquiry::inquiry(session_options options, incarnation self)
     : questions{std::move(options), self, inquiry_detail::no_layout()} {}
 
-TENSORHUB_DECL void inquiry::interrupt() {
+TENSORHUB_DECL void inquiry::interrupt(time_point now) {
   finish_all(outbox_.take_calls(), {errc::cancelled, "the call was interrupted"});
+  note_if_idle(now);
 }
 
 TENSORHUB_DECL void inquiry::receive(time_point now, const messages::envelope& envelope) {
@@ -54,8 +55,8 @@ TENSORHUB_DECL time_point inquiry::next_deadline() const noexcept {
 
 TENSORHUB_DECL void inquiry::move_to_server(time_point now, std::size_t index) {
   if (index == contact_.server) return;
-  contact_.server = index;
-  contact_.asked_since = now;
+  contact_.turn_to(index, now);
+  note_if_idle(now);
   outbox_.repeat_all(now, false);
 }
 

@@ -59,6 +59,7 @@ TENSORHUB_DECL void session::interrupt(time_point now) {
   finish_joins(reason);
   end_running(now, now, reason);
   finish_all(outbox_.take_calls(), reason);
+  note_if_idle(now);
 }
 
 TENSORHUB_DECL void session::cancel_join(session_ticket ticket, const messages::status& reason) {
@@ -259,14 +260,14 @@ TENSORHUB_DECL void session::go_elsewhere(time_point now) {
 
 TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
   if (index == contact_.server) return;
-  contact_.asked_since = now;
-  contact_.server = index;
+  contact_.turn_to(index, now);
   if (joined_) outbox_.heartbeat();
   const bool waits = std::exchange(contact_.rejoins_at, time_point::never()) != time_point::never();
   const bool is_joining = waits || outbox_.count(purpose::join) > 0;
   outbox_.forget({purpose::join});  // it said at which server the worker was before
   outbox_.repeat_all(now, joined_);
   if (is_joining) send_join(now);
+  note_if_idle(now);
 }
 
 TENSORHUB_DECL void session::finish_leaving(session_ticket ticket, const messages::status& outcome) {

@@ -33,10 +33,10 @@ struct contact {
   std::size_t server = 0;  ///< the present one, in the list
   /// When the first request was made that the server has left unanswered, and the time without one after it.
   time_point asked_since{};
-  time_point idle_since{};     ///< when the last such request ended at its deadline; zero: one is open
-  std::string refusal{};       ///< for sentences: why another server does not take this worker; may be empty
-  time_point refused_since{};  ///< the first of `refusals`, within one server_timeout
-  std::size_t refusals = 0;    ///< of servers that do not take this worker over
+  time_point idle_since{};  ///< since when no request has been open; zero: one is, or the last was answered
+  std::string refusal{};    ///< for sentences: why another server does not take this worker; may be empty
+  time_point refused_since{};                   ///< the first of `refusals`, within one server_timeout
+  std::size_t refusals = 0;                     ///< of servers that do not take this worker over
   time_point rejoins_at = time_point::never();  ///< all of them have refused: when the next one is asked
   bool has_left = false;  ///< the server has let this worker leave, which sends nothing more
 
@@ -45,8 +45,18 @@ struct contact {
   void note_request(time_point now) noexcept {
     if (asked_since <= heard)
       asked_since = now;
-    else if (idle_since > asked_since)
+    else if (idle_since >= asked_since)
       asked_since = asked_since + (now - idle_since);
+    idle_since = {};
+  }
+  /// No request is open.
+  void note_idle(time_point now) noexcept {
+    if (idle_since == time_point{}) idle_since = now;
+  }
+  /// The silence of another server begins anew.
+  void turn_to(std::size_t other, time_point now) noexcept {
+    server = other;
+    asked_since = now;
     idle_since = {};
   }
 };
@@ -109,6 +119,11 @@ class state {
   }
   /// Ends the calls of one request whose deadline has passed.
   void end_late_requests(time_point now);
+
+  /// After the end of requests, or a move to another server: nothing may be open.
+  void note_if_idle(time_point now) noexcept {
+    if (!joined_ && outbox_.empty()) contact_.note_idle(now);
+  }
 
   /// The time until which the server may be silent; never: there is no other server, or no open request.
   [[nodiscard]] time_point patience() const noexcept;

@@ -26,7 +26,7 @@ TENSORHUB_DECL messages::status state::late(time_point now, const std::string& w
 TENSORHUB_DECL void state::end_late_requests(time_point now) {
   const std::vector<session_ticket> ended = outbox_.take_expired(now);
   for (const session_ticket ticket : ended) finish(ticket, late(now, "an answer of the reference server"));
-  if (!ended.empty() && !joined_ && outbox_.empty()) contact_.idle_since = now;
+  if (!ended.empty()) note_if_idle(now);
 }
 
 TENSORHUB_DECL time_point state::patience() const noexcept {
