@@ -8,8 +8,11 @@
 
 #include "session_driver.hpp"
 #include "support/few_allocations.hpp"
+#include "tensorhub/service/inquiry.hpp"
 
-using namespace session_test;
+using namespace tensorhub;
+using namespace std::chrono_literals;
+using session_test::driver;
 
 #if TENSORHUB_MEMORY_CAN_FAIL
 
@@ -37,7 +40,67 @@ void with_more_and_more(Run&& run) {
   CHECK(allocations < 1000);
 }
 
+/// Says goodbye. False: there was not so much memory, and it was said again.
+template <typename Core>
+[[nodiscard]] bool ends_with(int allocations, Core& core, time_point now) {
+  const messages::envelope goodbye = messages::goodbye_of_shell(
+      {errc::system_failed, "a sentence that is longer than what a string keeps inside"});
+  try {
+    const with_few_allocations limit{allocations};
+    core.receive(now, goodbye);
+    return true;
+  } catch (const std::bad_alloc&) {
+    CHECK_FALSE(core.fatal().has_value());
+  }
+  core.receive(now, goodbye);
+  return false;
+}
+
 }  // namespace
+
+TEST_CASE("no memory at the end of a session: it ends when it is told so again, and with it all calls") {
+  with_more_and_more([](int allocations) {
+    CAPTURE(allocations);
+    driver worker;
+    worker.join();
+    const auto update = worker.start_update(2);
+    const auto question = worker.core.list(worker.now, "policy", worker.in(60s));
+    const bool had_enough = ends_with(allocations, worker.core, worker.now);
+    CHECK(worker.result(question).has_value());
+    static_cast<void>(worker.action<session_actions::stop_pull>());
+    static_cast<void>(worker.action<session_actions::raise_epoch>());
+    worker.carry_out_cut_off();
+    CHECK(worker.no_action());
+    CHECK(worker.result(update).has_value());
+    return had_enough;
+  });
+}
+
+TEST_CASE("no memory at the end of a session that joins: its calls end all the same") {
+  with_more_and_more([](int allocations) {
+    CAPTURE(allocations);
+    driver worker;
+    const auto first = worker.core.join(worker.now, worker.in(60s));
+    const auto second = worker.core.join(worker.now, worker.in(60s));
+    const bool had_enough = ends_with(allocations, worker.core, worker.now);
+    CHECK(worker.result(first).has_value());
+    CHECK(worker.result(second).has_value());
+    return had_enough;
+  });
+}
+
+TEST_CASE("no memory at the end of an inquiry: it ends when it is told so again, and with it all questions") {
+  with_more_and_more([](int allocations) {
+    CAPTURE(allocations);
+    inquiry core{driver::options(), incarnation{7}};
+    const time_point now{1'000'000'000};
+    static_cast<void>(core.list(now, "policy", now + 60s));
+    static_cast<void>(core.describe(now, "policy", 0, now + 60s));
+    const bool had_enough = ends_with(allocations, core, now);
+    CHECK(core.take_results().size() == 2);
+    return had_enough;
+  });
+}
 
 TEST_CASE("no memory at the end of a revocation: the unpublish that waits for it ends all the same") {
   with_more_and_more([](int allocations) {

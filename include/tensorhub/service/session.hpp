@@ -177,8 +177,10 @@ class session : public session_detail::operations {
   /// Ends what is still open: it is not sent any more.
   void finish_requests(const messages::status& outcome);
 
-  /// The server has refused this worker or declared it dead: ends all calls and cuts off all readers.
+  /// The server has refused this worker or declared it dead: ends all calls and cuts off all readers. Where
+  /// there is no memory for all of that, this throws, and nothing has changed: the shell says it again.
   void end(const messages::status& reason);
+  void end_at_once(const messages::status& reason);
   /// The server has declared this worker dead because it did not hear from it.
   void end_as_silent(const messages::status& reason);
 

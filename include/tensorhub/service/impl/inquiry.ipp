@@ -31,8 +31,11 @@ TENSORHUB_DECL void inquiry::receive(time_point now, const messages::envelope& e
   contact_.heard = now;
   if (const auto* goodbye = get_if<messages::goodbye_push>(&envelope.body)) {
     if (goodbye->rejoin || fatal_) return;  // it has not joined, and need not
-    fatal_ = goodbye->reason;
-    return finish_all(outbox_.take_calls(), goodbye->reason);
+    inquiry ended = *this;                  // as in session::end: all or nothing
+    ended.fatal_ = goodbye->reason;
+    ended.finish_all(ended.outbox_.take_calls(), goodbye->reason);
+    *this = std::move(ended);
+    return;
   }
   visit(
       [&]<typename Body>(const Body& body) {

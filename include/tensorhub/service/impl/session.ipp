@@ -4,6 +4,8 @@
 
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <variant>
 
 #include "tensorhub/detail/whole_range.hpp"
@@ -283,8 +285,16 @@ TENSORHUB_DECL void session::finish_requests(const messages::status& outcome) {
   }
 }
 
+static_assert(std::is_nothrow_move_assignable_v<session>);
+
 TENSORHUB_DECL void session::end(const messages::status& reason) {
   if (fatal_) return;
+  session ended = *this;
+  ended.end_at_once(reason);
+  *this = std::move(ended);
+}
+
+TENSORHUB_DECL void session::end_at_once(const messages::status& reason) {
   fatal_ = reason;
   returns_ = false;
   joined_ = false;
