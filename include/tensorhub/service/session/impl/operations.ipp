@@ -486,6 +486,7 @@ TENSORHUB_DECL void operations::expire_operation(time_point now) {
       hide();
       request(now, messages::unpublish_request{operation_->target.version, operation_->target.epoch, {}},
               purpose::notice);
+      revoke(true);  // the server lets go at once then, also of a version that it retains
       return conclude(
           operation_->failure.ok() ? late(now, "the server's answer to publish()") : operation_->failure, {});
     case step::unpublishing:
