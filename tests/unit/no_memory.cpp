@@ -1,11 +1,13 @@
 /// \file no_memory.cpp
-/// There is no memory in the middle of a session's step: what is reported again then is done once.
+/// There is no memory in the middle of a step: what is reported again then is done once, and a request that
+/// is repeated is answered.
 
 #include <doctest/doctest.h>
 
 #include <cstdio>
 #include <new>
 
+#include "catalog_driver.hpp"
 #include "session_driver.hpp"
 #include "support/few_allocations.hpp"
 #include "tensorhub/service/inquiry.hpp"
@@ -144,6 +146,87 @@ TEST_CASE("no memory at the end of a revocation: the update that waits for it go
     static_cast<void>(worker.action<session_actions::start_pull>());
     if (is_cancelled) static_cast<void>(worker.action<session_actions::stop_pull>());
     CHECK(worker.no_action());
+    return had_enough;
+  });
+}
+
+namespace {
+
+/// A server with a trainer that holds version 1, a rollout that waits for version 2, and an idle one.
+struct server_scene {
+  catalog_test::driver<> server;
+  incarnation trainer = server.join(1, "trainer");
+  incarnation waiting = server.join(2, "waiting");
+  incarnation idle = server.join(3, "idle");
+  std::uint64_t awaited = 0;
+
+  server_scene() {
+    REQUIRE(server.publish(trainer, 1).ok());
+    awaited = server.update(waiting, exactly(2), 60s);
+    server.clear_answered();
+  }
+  /// False: there was not so much memory; the request was repeated, and so was that of the one that waits.
+  [[nodiscard]] bool sends_with(int allocations, incarnation worker, const messages::message& body) {
+    const messages::envelope request{worker.value, {server.last_sequence(worker) + 1}, {}, body};
+    bool had_enough = true;
+    try {
+      const with_few_allocations limit{allocations};
+      server.core.receive(server.now, request);
+    } catch (const std::bad_alloc&) {
+      had_enough = false;
+    }
+    server.together([&] {  // the rules hold when both have been handled anew
+      server.send(worker, body);
+      if (!had_enough) server.send_as(waiting, awaited, update_of_waiting());
+    });
+    return had_enough;
+  }
+  [[nodiscard]] messages::update_request update_of_waiting() {
+    messages::update_request out;
+    out.operation = server.operation_of(waiting);
+    out.selector = exactly(2);
+    out.timeout_ms = 60'000;
+    return out;
+  }
+  [[nodiscard]] std::optional<messages::status> result(incarnation worker) {
+    return server.result_of(worker, server.last_sequence(worker));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("no memory in the middle of a request: it is answered when it is repeated") {
+  messages::message body;
+  std::uint64_t from = 3;
+  SUBCASE("an update") {
+    messages::update_request update;
+    update.operation = {1};
+    update.timeout_ms = 60'000;
+    body = update;
+  }
+  SUBCASE("an unpublish") {
+    body = messages::unpublish_request{1, 1, {}};
+    from = 1;
+  }
+  SUBCASE("a publish, for which another worker waits") {
+    body = messages::publish_request{{2}, server_scene{}.server.reference(2)};
+    from = 1;
+  }
+  SUBCASE("a wait") {
+    body = messages::wait_request{latest, 60'000};
+  }
+  with_more_and_more([&](int allocations) {
+    CAPTURE(allocations);
+    server_scene scene;
+    const bool had_enough = scene.sends_with(allocations, {from}, body);
+    const auto outcome = scene.result({from});
+    REQUIRE(outcome.has_value());
+    CHECK_MESSAGE((outcome->ok() || outcome->code == errc::group_failed), outcome->sentence);
+    if (!scene.server.available().empty() && scene.server.available().back() == version_number{2}) {
+      const auto waited = scene.server.result_of(scene.waiting, scene.awaited);
+      REQUIRE(waited.has_value());
+      CHECK_MESSAGE((waited->ok() || waited->code == errc::group_failed), waited->sentence);
+    }
     return had_enough;
   });
 }

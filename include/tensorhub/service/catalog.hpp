@@ -124,7 +124,10 @@ class catalog {
                 const messages::message& body);
   template <typename Request>
   void give(catalog_detail::worker_state& worker, request_sequence sequence, const Request& request);
+  /// Each event begins and ends with these.
+  void begin(time_point now);
   void settle();
+  void settle_all();
   void let_go();
   [[nodiscard]] bool has_waiting_requests() const noexcept;
   void expire_waiting(bool behind);

@@ -58,6 +58,7 @@ struct fresh_sources {
 
 /// Events whose output is taken together.
 struct batch_state {
+  bool in_event = false;               ///< an event has begun, and not ended
   bool runs = false;                   ///< more events may follow before that
   std::vector<fresh_sources> fresh{};  ///< hungry readers are given them when the output is taken
   bool is_heard_again = false;  ///< of a worker; what waits for that is looked at when the output is taken
@@ -91,10 +92,13 @@ struct core {
   std::vector<log_line> log_lines{};
   tally counted{};
 
-  void begin(time_point at) {
+  /// False: an exception, for want of memory, has ended the event before in the middle.
+  [[nodiscard]] bool begin(time_point at) {
     now = at;
     if (recovers_until == time_point::never()) recovers_until = at + options.recovery_grace;
+    return !std::exchange(batch.in_event, true);
   }
+  void end() noexcept { batch.in_event = false; }
   /// This server may not know all models of an earlier server yet.
   [[nodiscard]] bool recovering() const noexcept { return now < recovers_until; }
   /// More workers of this model may join: nobody comes from the server just before this one, fewer are back
@@ -120,6 +124,16 @@ struct core {
   void mark_credits(model_state& model) { list(model).credits = true; }
   void mark_source(model_state& model, version_number version, std::uint32_t shard) {
     list(model).sources.emplace(version, shard);
+  }
+  /// It is not known any more what has become possible.
+  void mark_everything() {
+    unsettled.clear();
+    for (auto& [name, model] : models) model.unsettled.is_listed = false;
+    for (auto& [name, model] : models) {
+      list(model).calls = model.unsettled.credits = true;
+      model.waits_to_let_go = true;
+    }
+    retention_changed = true;
   }
   /// Pre-condition: a batch runs.
   void put_off(model_state& model, version_number version, std::uint32_t shard) {

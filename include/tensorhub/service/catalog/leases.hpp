@@ -245,6 +245,19 @@ class leases {
     }
   }
 
+  /// After an exception: ends what was reserved for shards that do not know of it.
+  void end_forgotten(model_state& model) {
+    std::vector<lease_id> forgotten;
+    for (const auto& [id, lease] : core_.leases) {
+      const worker_state* source = core_.find(lease.source);
+      if (!lease.is_reserved() || source == nullptr || source->model != &model) continue;
+      operation_state* operation = find_operation(model, lease);
+      const member_state* member = operation != nullptr ? member_of(*operation, lease.shard) : nullptr;
+      if (member == nullptr || member->lease != id) forgotten.push_back(id);
+    }
+    for (const lease_id id : forgotten) end(id, &drain_state::finished);
+  }
+
   /// The reader was declared dead: the lease no longer counts, and ends when its source has cut the reader
   /// off.
   void begin_cut_off(lease_state& lease) {
@@ -527,9 +540,15 @@ class leases {
     lease.crossing = there.datacenter != source.place.datacenter;
     lease.seeds = lease.crossing && !is_no_seed(reader, *operation.replica);
     lease.ordinal = free_ordinal(source);
-    source.as_source.readers.push_back(id);
+    try {
+      source.as_source.readers.push_back(id);
+      if (reader != nullptr) reader->as_reader.leases.push_back(id);
+    } catch (...) {
+      std::erase(source.as_source.readers, id);
+      core_.leases.erase(id);
+      throw;
+    }
     charge(lease, true);
-    if (reader != nullptr) reader->as_reader.leases.push_back(id);
     if (reader != nullptr && upstream && !reserved) set_upstream(*reader, lease);
     return lease;
   }

@@ -92,12 +92,18 @@ class operation_table {
     operation.is_publish = is_publish;
     if (!policy_.decides_per_group) operation.only_shard = worker.shard.index;
     const std::size_t count = policy_.decides_per_group ? replica.workers.size() : 1;
-    is_publish ? operation.callers.resize(count) : operation.members.resize(count);
     operation.serial = ++last_serial_;
     const auto is_before = [](const auto& key, const operation_state* other) { return key < other->key(); };
-    replica.open.insert(
-        std::upper_bound(replica.open.begin(), replica.open.end(), operation.key(), is_before), &operation);
-    replica.model->operations.all.emplace(operation.serial, &operation);
+    try {
+      is_publish ? operation.callers.resize(count) : operation.members.resize(count);
+      replica.open.insert(
+          std::upper_bound(replica.open.begin(), replica.open.end(), operation.key(), is_before), &operation);
+      replica.model->operations.all.emplace(operation.serial, &operation);
+    } catch (...) {
+      std::erase(replica.open, &operation);
+      replica.operations.erase(position);
+      throw;
+    }
     ++open_count_;
     forget_old(replica, counter);
     return operation;
@@ -118,14 +124,14 @@ class operation_table {
                                                             : operation_stage::failed);
     --open_count_;
     replica_state& replica = *operation.replica;
-    const auto version = replica.model->versions.find(operation.version);
-    if (version != replica.model->versions.end() && version->second.complete_replicas == 0)
-      core_.mark_calls(*replica.model);  // they may have waited for it to arrive here
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
     std::erase(replica.open, &operation);
     replica.model->operations.all.erase(operation.serial);
     end_starving(operation);
     deadlines_.erase({operation.looked_at, operation.serial});
+    const auto version = replica.model->versions.find(operation.version);
+    if (version != replica.model->versions.end() && version->second.complete_replicas == 0)
+      core_.mark_calls(*replica.model);  // they may have waited for it to arrive here
   }
 
   // ---- operations that wait for a free credit
@@ -147,9 +153,9 @@ class operation_table {
   /// `take_due` returns the operation at this time, or earlier.
   void look_at(operation_state& operation, time_point at) {
     if (operation.is_closed() || at >= operation.looked_at) return;
+    deadlines_.emplace(std::pair{at, operation.serial}, &operation);
     deadlines_.erase({operation.looked_at, operation.serial});
     operation.looked_at = at;
-    deadlines_.emplace(std::pair{at, operation.serial}, &operation);
   }
   /// An open operation whose deadlines are to be examined now; null: none. Each is returned once per
   /// `look_at`.

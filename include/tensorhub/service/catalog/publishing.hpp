@@ -54,12 +54,14 @@ class publishing {
       return core_.answer(worker, sequence,
                           messages::drained_reply{failed ? ended->failure : messages::status{}});
     }
-    if (worker.drain) {
+    const bool is_parked = worker.parting.parked.has_value();
+    if ((worker.drain && worker.drain->sequence != sequence) ||
+        (is_parked && worker.parting.sequence != sequence)) {
       return core_.answer(
           worker, sequence,
           messages::drained_reply{{errc::busy, "another unpublish() of this worker is running"}});
     }
-    if (!before_update && !worker.parting.parked) {
+    if (!before_update && !is_parked) {
       worker.parting.leaving = worker.parting.leaving || request.leaving;
       if (!retention_.may_let_go(*worker.replica, worker.parting.leaving)) {
         worker.parting.parked = request;

@@ -56,6 +56,8 @@ class rule_check {
     expect(!worker.drain || !worker.as_source.readers.empty() || core_.recovering(*worker.model) ||
                worker.model->before.awaited,
            "a drain is answered when no lease is left", whom);
+    for (const auto& [sequence, answer] : worker.requests.answers)
+      expect(answer.message || is_awaited(worker, {sequence}), "who is not answered yet is waited for", whom);
     const source_state& source = worker.as_source;
     expect(source.offered == versions::offer_of(worker), "a worker is offered as what it shows", whom);
     expect(source.offered == offer::none || source.version == worker.shown()->version,

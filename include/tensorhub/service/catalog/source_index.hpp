@@ -80,10 +80,14 @@ class source_index {
   template <typename PlacesOf>
   void change_load(worker_state& worker, source_places& places, std::uint32_t load, PlacesOf&& places_of) {
     for (std::size_t kind = 0; kind < places.in.size(); ++kind) {
-      source_group* group = places.in[kind].group;
-      if (group == nullptr) continue;
+      const source_group::position old = places.in[kind];
+      const std::uint32_t now = std::min(load, source_group::most_load);
+      if (old.group == nullptr || old.load == now) continue;
+      auto& same = old.group->by_load_[now];
+      same.push_back(&worker);  // may throw, before anything has changed
       take_out(places, kind, places_of);
-      put(*group, worker, places, kind, load);
+      places.in[kind] = {old.group, now, static_cast<std::uint32_t>(same.size() - 1)};
+      ++old.group->size_;
     }
   }
 
@@ -133,9 +137,9 @@ class source_index {
   static void put(source_group& group, worker_state& worker, source_places& places, std::size_t kind,
                   std::uint32_t load) {
     auto& same = group.by_load_[std::min(load, source_group::most_load)];
-    places.in[kind] = {&group, std::min(load, source_group::most_load),
-                       static_cast<std::uint32_t>(same.size())};
     same.push_back(&worker);
+    places.in[kind] = {&group, std::min(load, source_group::most_load),
+                       static_cast<std::uint32_t>(same.size() - 1)};
     ++group.size_;
   }
   template <typename PlacesOf>

@@ -464,6 +464,17 @@ struct model_state {
   }
   return nullptr;
 }
+/// Something that waits knows of this request of the worker, and will answer it.
+[[nodiscard]] inline bool is_awaited(const worker_state& worker, request_sequence sequence) {
+  if (worker.drain && worker.drain->sequence == sequence) return true;
+  if (worker.parting.parked && worker.parting.sequence == sequence) return true;
+  if (worker.model->waiters.contains(worker.id, sequence)) return true;
+  return detail::any_of(worker.replica->open, [&](operation_state* operation) {
+    const member_state* member = member_of(*operation, worker.shard.index);
+    // (An exception has kept a shard with sources from its answer.)
+    return member != nullptr && member->sequence == sequence && member->phase != phase::assigned;
+  });
+}
 /// The operation for which a lease was granted.
 [[nodiscard]] inline operation_state* find_operation(model_state& model, const lease_state& lease) {
   const auto replica = model.replicas.find(lease.replica);

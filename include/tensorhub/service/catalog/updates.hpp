@@ -46,6 +46,7 @@ class updates {
   // ---- requests
 
   void on(worker_state& worker, request_sequence sequence, const messages::update_request& request) {
+    if (operation_state* begun = begun_by(worker, sequence)) return give_up_begun(*begun, worker, sequence);
     if (worker.drain || worker.holding == holding::withdrawn) leases_.forget_drain(worker);
     // Two calls at the same time would hold two sets of leases, and with them credits that others need.
     if (table_.is_in_update(worker) || leases_.has_sources(worker)) {
@@ -158,6 +159,9 @@ class updates {
       if (request.result.ok() && known != nullptr) outcome = known->failure;
       return core_.answer(worker, sequence, messages::status_reply{std::move(outcome)});
     }
+    // The worker does not wait for the answer to its call, or to an earlier report, any more.
+    if (const request_sequence given_up = std::exchange(member->sequence, {}); given_up)
+      worker.requests.answers.erase(given_up.value);
     if (const messages::status failure = failure_of(worker, *known, request); !failure.ok()) {
       const bool is_intact = !request.result.ok() && request.intact;
       core_.move_to(member->phase, is_intact ? phase::intact : phase::failed);
@@ -260,6 +264,31 @@ class updates {
       else
         versions_.begin_overwriting(worker);
     }
+  }
+
+  /// The open update that this request has begun, and that did not get so far as to answer it; null: none.
+  [[nodiscard]] static operation_state* begun_by(const worker_state& worker, request_sequence sequence) {
+    const auto is_begun = [&](operation_state* operation) {
+      const member_state* member = member_of(*operation, worker.shard.index);
+      return member != nullptr && member->called == sequence;
+    };
+    const auto found = detail::find_if(worker.replica->open, is_begun);
+    return found == worker.replica->open.end() ? nullptr : *found;
+  }
+  void give_up_begun(operation_state& operation, worker_state& worker, request_sequence sequence) {
+    member_state& member = *member_of(operation, worker.shard.index);
+    if (member.phase == phase::finished)  // it keeps its version
+      return core_.answer(worker, sequence, kept(operation.counter, operation.version));
+    const messages::status reason{errc::group_failed,
+                                  "the server had no memory in the middle of this update: call it again"};
+    if (member.phase == phase::assigned) {  // it has not heard of its sources
+      leases_.end_all_of(worker);
+      worker.as_reader.operation = {};
+      versions_.end_writing(worker);
+      core_.move_to(member.phase, phase::intact);
+      core_.answer(worker, sequence, refused(reason, operation.counter));
+    }
+    close_failed(operation, reason);  // with an answer, if it waits
   }
 
   /// Continues an operation that an earlier server decided.
@@ -387,6 +416,28 @@ class updates {
       }
     });
     versions_.recompute(replica);
+  }
+
+  /// An exception, for want of memory, has ended an event in the middle: does what it may have left undone.
+  void repair(model_state& model) {
+    leases_.end_forgotten(model);
+    for (const auto& [name, replica] : model.replicas) {
+      for (worker_state* worker : replica->workers) {
+        if (worker == nullptr) continue;
+        versions_.index_anew(*worker);
+        leases_.check_drained(*worker);
+      }
+      versions_.recompute(*replica);
+    }
+    std::vector<operation_state*> decided;
+    for (const auto& [serial, operation] : model.operations.all)
+      if (!operation->is_publish && operation->is_decided()) decided.push_back(operation);
+    for (operation_state* operation : decided) {
+      close_if_finished(*operation);
+      const bool waits =
+          detail::any_of(operation->members, [](const member_state& m) { return m.phase == phase::waiting; });
+      if (!operation->is_closed() && waits) table_.starve(*operation);
+    }
   }
 
   /// The worker's key may not read any more: its calls end.

@@ -207,6 +207,13 @@ class versions {
     index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
                  wanted == offer::complete, worker.publisher);
   }
+  /// After an exception: the index may have only some of the worker's places.
+  void index_anew(worker_state& worker) {
+    if (worker.as_source.offered != offer::none)
+      index_of(worker, worker.as_source.version).erase(worker.as_source.places, places_of);
+    worker.as_source.offered = offer::none;
+    reindex(worker);
+  }
   /// The number of counted leases on the worker has changed.
   void change_load(worker_state& worker, std::uint32_t load) {
     worker.as_source.load = load;
@@ -300,14 +307,14 @@ class versions {
         replica.workers, [](const worker_state* w) { return w != nullptr && !w->access.may_serve; });
     const version_number available = is_barred ? version_number{} : replica.complete;
     if (available == replica.available) return;
-    if (replica.available && --version_of(model, replica.available).complete_replicas == 0)
-      core_.mark_calls(model);  // calls that wait for a local copy of it end
+    version_state* const fresh = available ? &version_of(model, available) : nullptr;
+    // Calls that wait for a local copy of the old version end.
+    const bool was_last = replica.available && --version_of(model, replica.available).complete_replicas == 0;
+    const bool is_first = fresh != nullptr && fresh->complete_replicas++ == 0;
     replica.available = available;
-    if (!available) return;
-    version_state& version = version_of(model, available);
-    if (version.complete_replicas == 0) core_.mark_calls(model);
-    ++version.complete_replicas;
-    version.ever_complete = true;
+    if (was_last || is_first) core_.mark_calls(model);
+    if (fresh == nullptr) return;
+    fresh->ever_complete = true;
     if (available > model.latest_ever) announce(model, available);
   }
 
@@ -335,18 +342,17 @@ class versions {
   }
 
   [[nodiscard]] version_state& version_of(model_state& model, version_number version) {
-    const auto [position, fresh] = model.versions.try_emplace(version);
-    if (fresh) {
-      position->second.roots.resize(model.shards);
-      position->second.vouched.resize(model.shards);
-      position->second.hungry.resize(model.shards);
-      position->second.seeds.resize(model.shards);
-      position->second.next_look.resize(model.shards);
-      position->second.ordinals.resize(model.shards);
-      for (std::uint32_t shard = 0; shard < model.shards; ++shard)
-        position->second.sources.push_back(std::make_unique<source_index>());
-    }
-    return position->second;
+    if (const auto known = model.versions.find(version); known != model.versions.end()) return known->second;
+    version_state fresh;
+    fresh.roots.resize(model.shards);
+    fresh.vouched.resize(model.shards);
+    fresh.hungry.resize(model.shards);
+    fresh.seeds.resize(model.shards);
+    fresh.next_look.resize(model.shards);
+    fresh.ordinals.resize(model.shards);
+    for (std::uint32_t shard = 0; shard < model.shards; ++shard)
+      fresh.sources.push_back(std::make_unique<source_index>());
+    return model.versions.emplace(version, std::move(fresh)).first->second;
   }
 
   void announce(model_state& model, version_number version) {

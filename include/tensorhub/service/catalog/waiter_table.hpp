@@ -29,8 +29,14 @@ class waiter_table {
  public:
   /// False: the worker waits under this sequence number already.
   [[nodiscard]] bool add(const waiter_state& waiter) {
-    if (!by_worker_.emplace(key_of(waiter), waiter).second) return false;
-    by_deadline_.emplace(waiter.deadline, key_of(waiter));
+    const auto [added, is_new] = by_worker_.emplace(key_of(waiter), waiter);
+    if (!is_new) return false;
+    try {
+      by_deadline_.emplace(waiter.deadline, key_of(waiter));
+    } catch (...) {
+      by_worker_.erase(added);
+      throw;
+    }
     return true;
   }
   /// Removes those for which `is_done` returns true.
@@ -53,6 +59,9 @@ class waiter_table {
       by_deadline_.erase(by_deadline_.begin());
     }
     return count;
+  }
+  [[nodiscard]] bool contains(incarnation worker, request_sequence sequence) const {
+    return by_worker_.contains({worker, sequence});
   }
   [[nodiscard]] std::size_t count(incarnation worker) const {
     const auto [first, last] = range_of(worker);

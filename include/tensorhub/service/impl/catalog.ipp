@@ -93,7 +93,7 @@ TENSORHUB_DECL const catalog_detail::core& catalog::core() const noexcept {
 
 TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& envelope,
                                      const client_identity& from, bool more) {
-  core().begin(now);
+  begin(now);
   core().batch.runs = more;
   catalog_detail::worker_state* const worker = core().find(incarnation{envelope.sender});
   if (worker != nullptr && !holds_alternative<messages::join_request>(envelope.body))
@@ -103,7 +103,7 @@ TENSORHUB_DECL void catalog::receive(time_point now, const messages::envelope& e
 }
 
 TENSORHUB_DECL void catalog::advance(time_point now, bool behind) {
-  core().begin(now);
+  begin(now);
   if (!recovered_ && !core().recovering()) {
     recovered_ = true;
     parts_->membership.end_recovery();
@@ -131,13 +131,13 @@ TENSORHUB_DECL time_point catalog::next_deadline() const noexcept {
 }
 
 TENSORHUB_DECL void catalog::unreachable(time_point now, incarnation worker) {
-  core().begin(now);
+  begin(now);
   parts_->membership.on_unreachable(worker);
   settle();
 }
 
 TENSORHUB_DECL void catalog::review(time_point now, const rules_lookup& rules_of) {
-  core().begin(now);
+  begin(now);
   parts_->membership.review_joins(rules_of);
   client_rules nothing;
   nothing.may = rights{};
@@ -269,8 +269,9 @@ TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope, const cl
   }
   const auto [answer, fresh] = worker->requests.answers.try_emplace(envelope.sequence.value);
   if (!fresh) {
-    if (answer->second.message) core().send(from, envelope.sequence, *answer->second.message);
-    return;
+    if (answer->second.message) return core().send(from, envelope.sequence, *answer->second.message);
+    // An exception may have kept it from its answer: it is handled anew.
+    if (catalog_detail::is_awaited(*worker, envelope.sequence)) return;
   }
   answer->second.asked = core().now;
   core().counted.asked(*worker, answer->second, envelope.body);
@@ -301,8 +302,23 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
   }
 }
 
-/// Handlers change states and mark what has become possible. Here it happens, until nothing is left to do.
+TENSORHUB_DECL void catalog::begin(time_point now) {
+  if (core().begin(now)) return;
+  core().mark_everything();
+  for (auto& [name, model] : core().models) {
+    try {
+      parts_->updates.repair(model);
+    } catch (...) {  // its calls end at their deadlines
+    }
+  }
+}
+
 TENSORHUB_DECL void catalog::settle() {
+  settle_all();
+  core().end();
+}
+/// Handlers change states and mark what has become possible. Here it happens, until nothing is left to do.
+TENSORHUB_DECL void catalog::settle_all() {
   for (std::size_t round = 0; round < catalog_detail::most_rounds; ++round) {
     parts_->membership.confirm_verdicts();
     if (!core().batch.runs && std::exchange(core().batch.is_heard_again, false))
