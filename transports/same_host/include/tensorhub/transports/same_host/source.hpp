@@ -22,7 +22,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -32,6 +31,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
+#include "tensorhub/detail/listener_pause.hpp"
 #include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
@@ -94,8 +94,6 @@ class source {
   static constexpr std::uint64_t listener_id = 0;
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
-  /// Shorter than a reader's patience (contact_options::next_connect_timeout).
-  static constexpr std::chrono::milliseconds shortage_pause{100};
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::size_t answers_at_once =
       requests_in_flight + stage_slots;  ///< all of a correct reader
@@ -117,7 +115,6 @@ class source {
   void run() noexcept;
 
   void accept_all() noexcept;
-  void accept_again() noexcept;
 
   void adopt(detail::unique_socket socket, uid_t user);
 
@@ -167,8 +164,7 @@ class source {
   detail::epoll_set set_{"same_host"};
   detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;
-  /// When the thread accepts again after a shortage of descriptors or memory. Used by it alone, as the next.
-  std::optional<clock::time_point> accepts_at_{};
+  detail::listener_pause pause_;  ///< used by the thread alone, as the next
   std::uint64_t last_connection_ = 0;
   std::atomic<std::uint32_t> visitors_ = 0;
   std::mutex mutex_;

@@ -33,7 +33,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -44,6 +43,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
+#include "tensorhub/detail/listener_pause.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/wake_event.hpp"
@@ -179,8 +179,7 @@ class source {
         copying;  ///< connections that wait for a copy; used by the thread alone, as the next
     std::vector<std::uint64_t> copied_ids;  ///< room for the same
     std::jthread thread;
-    /// The thread's own, as the two before: when it accepts again after a shortage of descriptors or memory.
-    std::optional<std::chrono::steady_clock::time_point> accepts_at{};
+    detail::listener_pause pause;  ///< the thread's own, as the two before
     loop() { set.must_add(event.descriptor(), event_id); }
   };
 
@@ -190,8 +189,6 @@ class source {
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::uint64_t budget_bytes = 8u << 20;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
-  /// Shorter than a reader's patience (contact_options::next_connect_timeout).
-  static constexpr std::chrono::milliseconds shortage_pause{100};
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::chrono::seconds idle_time{1};
@@ -257,7 +254,7 @@ class source {
       }
       look_at_copies(here);
       const auto now = std::chrono::steady_clock::now();
-      if (here.accepts_at && now >= *here.accepts_at) accept_again(here);
+      here.pause.end_if_over(here.set, listener_.socket.get(), listener_id, now);
       if (now >= next_sweep) {
         next_sweep = now + sweep_interval;
         sweep(here, now);
@@ -266,7 +263,7 @@ class source {
   }
 
   static int wait_for_events(loop& here, std::span<epoll_event> events) noexcept {
-    std::chrono::milliseconds patience = here.accepts_at ? shortage_pause : sweep_interval;
+    std::chrono::milliseconds patience = here.pause.at_most(sweep_interval);
     if (!here.copying.empty()) {
       pollfd any{here.set.descriptor(), POLLIN, 0};
       const timespec soon{0, copy_poll_ns};
@@ -288,11 +285,8 @@ class source {
       detail::unique_socket socket{
           ::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!socket) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-          // Readers wait in the backlog for a moment, instead of keeping this thread busy.
-          here.set.change(listener_.socket.get(), 0, listener_id);
-          here.accepts_at = std::chrono::steady_clock::now() + shortage_pause;
-        }
+        here.pause.begin_if_short(errno, here.set, listener_.socket.get(), listener_id,
+                                  std::chrono::steady_clock::now());
         return;
       }
       if (connection_count_.load() >= most_connections_ && !close_oldest_unauthenticated(0) && !close_idle())
@@ -303,11 +297,6 @@ class source {
       } catch (...) {  // no memory: the reader is refused
       }
     }
-  }
-
-  void accept_again(loop& here) noexcept {
-    here.accepts_at.reset();
-    here.set.change(listener_.socket.get(), EPOLLIN, listener_id);
   }
 
   void adopt(detail::unique_socket socket) {

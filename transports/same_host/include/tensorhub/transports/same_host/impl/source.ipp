@@ -102,7 +102,7 @@ TENSORHUB_DECL void source::run() noexcept {
   std::array<epoll_event, 64> events{};
   auto next_sweep = clock::now() + sweep_interval;
   while (!stopping_) {
-    const int count = set_.wait(events, accepts_at_ ? shortage_pause : sweep_interval);
+    const int count = set_.wait(events, pause_.at_most(sweep_interval));
     for (int i = 0; i < count; ++i) {
       const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
       if (id == listener_id)
@@ -111,7 +111,7 @@ TENSORHUB_DECL void source::run() noexcept {
         work_on(id);
     }
     const auto now = clock::now();
-    if (accepts_at_ && now >= *accepts_at_) accept_again();
+    pause_.end_if_over(set_, listener_.get(), listener_id, now);
     if (now < next_sweep) continue;
     next_sweep = now + sweep_interval;
     sweep();
@@ -123,11 +123,7 @@ TENSORHUB_DECL void source::accept_all() noexcept {
   for (;;) {
     detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (!socket) {
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-        // Readers wait in the backlog for a moment, instead of keeping this thread busy.
-        set_.change(listener_.get(), 0, listener_id);
-        accepts_at_ = clock::now() + shortage_pause;
-      }
+      pause_.begin_if_short(errno, set_, listener_.get(), listener_id, clock::now());
       return;
     }
     const uid_t user = credentials_of(socket.get()).user;
@@ -140,11 +136,6 @@ TENSORHUB_DECL void source::accept_all() noexcept {
     } catch (...) {  // no memory: the reader is refused
     }
   }
-}
-
-TENSORHUB_DECL void source::accept_again() noexcept {
-  accepts_at_.reset();
-  set_.change(listener_.get(), EPOLLIN, listener_id);
 }
 
 TENSORHUB_DECL void source::adopt(detail::unique_socket socket, uid_t user) {

@@ -1,0 +1,47 @@
+#pragma once
+/// \file listener_pause.hpp
+/// When there is no descriptor, or no memory, for another connection: the listener is not watched for a
+/// moment. The readers wait in its backlog meanwhile, instead of keeping its thread busy.
+///
+/// Thread safety: none; the listener's thread owns it. No errors.
+
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/epoll_set.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+class listener_pause {
+ public:
+  using time = std::chrono::steady_clock::time_point;
+  /// Shorter than a reader's patience (contact_options::next_connect_timeout).
+  static constexpr std::chrono::milliseconds length{100};
+
+  /// `accept` has failed with this errno. The listener is in `set`, under this number.
+  void begin_if_short(int error, epoll_set& set, int listener, std::uint64_t number, time now) noexcept {
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+    set.change(listener, 0, number);
+    until_ = now + length;
+  }
+  void end_if_over(epoll_set& set, int listener, std::uint64_t number, time now) noexcept {
+    if (!until_ || now < *until_) return;
+    until_.reset();
+    set.change(listener, EPOLLIN, number);
+  }
+  /// How long the thread may sleep that would sleep for `usual`.
+  [[nodiscard]] std::chrono::milliseconds at_most(std::chrono::milliseconds usual) const noexcept {
+    return until_ ? std::min(length, usual) : usual;
+  }
+
+ private:
+  std::optional<time> until_{};  ///< empty: the listener is watched
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE::detail
