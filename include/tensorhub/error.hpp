@@ -30,7 +30,7 @@ enum class errc : std::uint16_t {
   not_found = 7,          ///< there is no such model or version, and waiting cannot help
   unavailable = 8,        ///< the version existed and no worker holds it any more
   timed_out = 9,          ///< a deadline passed; the sentence says what the call waited for
-  busy = 10,              ///< another operation of the same worker is running
+  busy = 10,              ///< another operation of the worker runs, or its version is still published
   torn = 11,              ///< this replica's in-place update failed; the next update repairs it
   group_failed = 12,      ///< another shard of the replica failed, disagreed or did not arrive
   contract_broken = 13,   ///< a source changed bytes while they were published
@@ -46,8 +46,8 @@ enum class errc : std::uint16_t {
 
 [[nodiscard]] std::string_view to_string(errc code) noexcept;
 
-/// The same call may succeed later, although the caller changes nothing: another source, another version or
-/// another server may be there then. After every other error something has to be changed first.
+/// The same call may succeed later, although its caller changes nothing: another source, version or server
+/// may be there then, or another thread has ended what was `busy`. Other errors need a change first.
 [[nodiscard]] bool retryable(errc code) noexcept;
 
 /// The subject of an error. Empty fields are unknown or do not apply.

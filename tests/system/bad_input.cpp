@@ -208,6 +208,19 @@ TEST_CASE("nobody at the server's address: a sentence within the join time-out")
   std::string sentence;
   CHECK(code_of([&] { source.worker.publish(1); }, &sentence) == errc::disconnected);
   CHECK(contains(sentence, "tcp://127.0.0.1:1 within 300 ms"));
+  CHECK_FALSE(contains(sentence, "the name of the host"));
+}
+
+TEST_CASE("a server's host that has no address is told from a server that does not answer") {
+  auto options = who("tcp://" + std::string(64, 'x') + ":5570", "trainer-0");  // too long for a name
+  options.join_timeout = 3s;
+  trainer source{options};
+  std::string sentence;
+  CHECK(code_of([&] { source.worker.publish(1); }, &sentence) == errc::disconnected);
+  CHECK(contains(sentence, "the name of the host in tcp://xxxx"));
+  tensorhub::server_client client{{.server = options.server}};
+  CHECK(code_of([&] { static_cast<void>(client.list({}, 3s)); }, &sentence) == errc::disconnected);
+  CHECK(contains(sentence, "the name of the host in tcp://xxxx"));
 }
 
 TEST_CASE("a server that cannot listen says at what, and what it expects") {
@@ -215,7 +228,7 @@ TEST_CASE("a server that cannot listen says at what, and what it expects") {
   for (const std::string address : {"127.0.0.1:5570", "tcp://127.0.0.1", "tcp://127.0.0.1:65536"}) {
     CAPTURE(address);
     CHECK(code_of([&] { const hub::reference_server other{{.address = address}}; }, &sentence) ==
-          errc::transport_failed);
+          errc::invalid_argument);
     CHECK(contains(sentence, "'" + address + "'"));
     CHECK(contains(sentence, "tcp://host:port"));
   }

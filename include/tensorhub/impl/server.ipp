@@ -55,7 +55,7 @@ class catalog_server::loop {
                     true);  // to the same secret name, after a broken connection
       }
       if (!options_.address.ends_with(":*") && !detail::is_server_address(options_.address, 0))
-        throw error(errc::transport_failed, "the reference server cannot listen at '" + options_.address +
+        throw error(errc::invalid_argument, "the reference server cannot listen at '" + options_.address +
                                                 "': expected tcp://host:port, with port 0 for any");
       socket_.bind(options_.address);
       address_ = socket_.get(zmq::sockopt::last_endpoint);

@@ -40,7 +40,7 @@ class control_connection::loop {
         security_{std::move(security)},
         context_{detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
-        handshakes_{*context_, socket_, detail::handshake_failures} {
+        handshakes_{*context_, socket_, detail::handshake_failures | attempts | ZMQ_EVENT_CONNECT_RETRIED} {
     for (const std::string& each : addresses_) {
       if (!detail::is_server_address(each, 1)) refuse(each, "");
     }
@@ -197,7 +197,7 @@ class control_connection::loop {
       }
       const decode_result decoded =
           decoder_.decode({static_cast<const std::byte*>(frame.data()), frame.size()});
-      heard_ = heard_ || decoded.ok();
+      seen_.has_answered = seen_.has_answered || decoded.ok();
       {
         const std::scoped_lock lock{mutex_, ends_mutex_};
         trouble_.clear();
@@ -224,6 +224,10 @@ class control_connection::loop {
   /// settings, or the next server of the list may accept; pending calls then fail at their deadline.
   void poll_handshake_events() {
     while (const auto event = handshakes_.next()) {
+      if ((event->kind & (attempts | ZMQ_EVENT_CONNECT_RETRIED)) != 0) {
+        note_attempt((event->kind & attempts) != 0);
+        continue;
+      }
       const auto security = security_ ? std::optional{for_server(*security_, current_)} : std::nullopt;
       detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
       {
@@ -232,7 +236,7 @@ class control_connection::loop {
       }
       if (!trouble.certain) continue;
       const std::lock_guard lock{ends_mutex_};
-      is_refused_ = !heard_ && addresses_.size() == 1;
+      is_refused_ = !seen_.has_answered && addresses_.size() == 1;
       if (!is_refused_) connects_again_ = clock_.now() + std::chrono::seconds{1};
       if (is_refused_) say_goodbye(std::move(trouble.why));
     }
@@ -249,6 +253,17 @@ class control_connection::loop {
       connect();
     } catch (const zmq::error_t&) {  // cannot happen: the same address has worked before
     }
+  }
+  /// `is_attempt`: ZeroMQ has had an address to connect to. Else it will try again after a pause.
+  void note_attempt(bool is_attempt) {
+    const bool has_address = std::exchange(seen_.has_address, is_attempt) || is_attempt;
+    const std::string unknown = "the name of the host in " + address_ +
+                                " is not known here: `getent hosts NAME` must print its address";
+    const std::lock_guard lock{mutex_};
+    if (!has_address)
+      trouble_ = unknown;
+    else if (trouble_ == unknown)
+      trouble_.clear();
   }
   [[nodiscard]] time_point connects_again() const {
     const std::lock_guard lock{ends_mutex_};
@@ -295,6 +310,9 @@ class control_connection::loop {
     sending_.clear();
   }
 
+  /// Of these ZeroMQ says nothing where the name of a host cannot be resolved.
+  static constexpr int attempts = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CLOSED;
+
   const std::string servers_;
   const std::vector<std::string> addresses_;  ///< of servers that may take over from each other
   steady_clock clock_;
@@ -309,7 +327,10 @@ class control_connection::loop {
   bool is_refused_ = false;  ///< the only server has refused the handshake, and there was no other since
   std::size_t current_ = 0;  ///< index of `address_`; changed by the thread only
   std::string address_;      ///< used by the thread only, like all members below
-  bool heard_ = false;       ///< a server has answered before
+  struct {
+    bool has_answered = false;  ///< some server, once
+    bool has_address = false;   ///< ZeroMQ has had one since its last pause
+  } seen_;
   time_point due_ = time_point::never();  ///< when an end wants to be stepped
   std::vector<messages::envelope> sending_;
   const std::optional<client_security> security_;
