@@ -174,6 +174,7 @@ struct server_scene {
       server.core.receive(server.now, request);
     } catch (const std::bad_alloc&) {
       had_enough = false;
+      static_cast<void>(server.core.take_output());  // as the shell does, whatever comes next
     }
     server.together([&] {  // the rules hold when both have been handled anew
       server.send(worker, body);
@@ -198,6 +199,7 @@ struct server_scene {
 TEST_CASE("no memory in the middle of a request: it is answered when it is repeated") {
   messages::message body;
   std::uint64_t from = 3;
+  bool publishes = false;
   SUBCASE("an update") {
     messages::update_request update;
     update.operation = {1};
@@ -211,6 +213,7 @@ TEST_CASE("no memory in the middle of a request: it is answered when it is repea
   SUBCASE("a publish, for which another worker waits") {
     body = messages::publish_request{{2}, server_scene{}.server.reference(2)};
     from = 1;
+    publishes = true;
   }
   SUBCASE("a wait") {
     body = messages::wait_request{latest, 60'000};
@@ -222,7 +225,10 @@ TEST_CASE("no memory in the middle of a request: it is answered when it is repea
     const auto outcome = scene.result({from});
     REQUIRE(outcome.has_value());
     CHECK_MESSAGE((outcome->ok() || outcome->code == errc::group_failed), outcome->sentence);
-    if (!scene.server.available().empty() && scene.server.available().back() == version_number{2}) {
+    const bool is_there =
+        !scene.server.available().empty() && scene.server.available().back() == version_number{2};
+    REQUIRE((is_there || !publishes || !had_enough));
+    if (is_there) {
       const auto waited = scene.server.result_of(scene.waiting, scene.awaited);
       REQUIRE(waited.has_value());
       CHECK_MESSAGE((waited->ok() || waited->code == errc::group_failed), waited->sentence);

@@ -60,7 +60,8 @@ class catalog_server::loop {
       socket_.bind(options_.address);
       address_ = socket_.get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& e) {
-      throw error(errc::transport_failed,
+      const bool is_malformed = e.num() == EINVAL || e.num() == EPROTONOSUPPORT;
+      throw error(is_malformed ? errc::invalid_argument : errc::transport_failed,
                   "the reference server cannot listen at '" + options_.address + "': " + e.what());
     }
     thread_ =

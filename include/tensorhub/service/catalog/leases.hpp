@@ -246,12 +246,12 @@ class leases {
   }
 
   /// After an exception: ends what was reserved for shards that do not know of it.
-  void end_forgotten(model_state& model) {
+  void end_forgotten() {
     std::vector<lease_id> forgotten;
     for (const auto& [id, lease] : core_.leases) {
       const worker_state* source = core_.find(lease.source);
-      if (!lease.is_reserved() || source == nullptr || source->model != &model) continue;
-      operation_state* operation = find_operation(model, lease);
+      if (!lease.is_reserved() || source == nullptr) continue;
+      operation_state* operation = find_operation(*source->model, lease);
       const member_state* member = operation != nullptr ? member_of(*operation, lease.shard) : nullptr;
       if (member == nullptr || member->lease != id) forgotten.push_back(id);
     }

@@ -149,6 +149,7 @@ class publishing {
   /// The deadline of the unpublish has passed: the caller gets its memory back even if the version is lost.
   void give_up_waiting(worker_state& worker) {
     worker.parting.parked.reset();
+    if (worker.held && worker.held->open) updates_.give_up_open(worker, who(worker) + " has taken it back");
     const version_number version = worker.replica->complete;
     retention_.note_forced(*worker.replica, version);
     messages::drained_reply reply;

@@ -420,7 +420,6 @@ class updates {
 
   /// An exception, for want of memory, has ended an event in the middle: does what it may have left undone.
   void repair(model_state& model) {
-    leases_.end_forgotten(model);
     for (const auto& [name, replica] : model.replicas) {
       for (worker_state* worker : replica->workers) {
         if (worker == nullptr) continue;

@@ -195,7 +195,6 @@ class versions {
     }
     worker.as_source.version = version;
     if (wanted == offer::none) return;
-    worker.as_source.offered = wanted;
     // The record may have been forgotten while the worker was not offered, and is made anew here.
     version_state& record = version_of(*worker.model, version);
     digest128& root = record.roots[worker.shard.index];
@@ -204,6 +203,7 @@ class versions {
     source_index& index = index_of(worker, version);
     if (wanted == offer::complete) note_gain(worker, version, index);
     core_.mark_source(*worker.model, version, worker.shard.index);
+    worker.as_source.offered = wanted;
     index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
                  wanted == offer::complete, worker.publisher);
   }

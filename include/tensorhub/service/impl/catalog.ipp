@@ -151,10 +151,12 @@ TENSORHUB_DECL void catalog::review(time_point now, const rules_lookup& rules_of
 }
 
 TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
+  const bool is_whole = !std::exchange(core().batch.in_event, true);  // else the next event repairs it
   core().batch.runs = false;
   for (const auto& [model, version, shard, count] : std::exchange(core().batch.fresh, {}))
     parts_->leases.feed(*model, version, shard, count);
-  settle();
+  settle_all();
+  if (is_whole) core().end();
   auto output = std::exchange(core().output, {});
   std::erase_if(output, [this](const outgoing& each) { return parts_->leases.is_moot(each); });
   return output;
@@ -305,11 +307,10 @@ void catalog::give(catalog_detail::worker_state& worker, request_sequence sequen
 TENSORHUB_DECL void catalog::begin(time_point now) {
   if (core().begin(now)) return;
   core().mark_everything();
-  for (auto& [name, model] : core().models) {
-    try {
-      parts_->updates.repair(model);
-    } catch (...) {  // its calls end at their deadlines
-    }
+  try {
+    parts_->leases.end_forgotten();
+    for (auto& [name, model] : core().models) parts_->updates.repair(model);
+  } catch (...) {  // the calls of what is left end at their deadlines
   }
 }
 

@@ -162,6 +162,7 @@ class control_connection::loop {
       const std::lock_guard lock{mutex_};
       trouble_.clear();
     }
+    seen_.has_address = true;
     const std::lock_guard lock{ends_mutex_};
     is_refused_ = false;
     connects_again_ = time_point::never();
@@ -257,8 +258,11 @@ class control_connection::loop {
   /// `is_attempt`: ZeroMQ has had an address to connect to. Else it will try again after a pause.
   void note_attempt(bool is_attempt) {
     const bool has_address = std::exchange(seen_.has_address, is_attempt) || is_attempt;
-    const std::string unknown = "the name of the host in " + address_ +
-                                " is not known here: `getent hosts NAME` must print its address";
+    if (!address_.starts_with("tcp://")) return;
+    const std::string unknown =
+        "the host in " + address_ +
+        " has no address here (for a name, `getent ahostsv4 NAME` must print one), or "
+        "this process has no descriptor left to connect with";
     const std::lock_guard lock{mutex_};
     if (!has_address)
       trouble_ = unknown;
