@@ -82,8 +82,8 @@ class pull_lane : public lane_thread {
 
   // ---- the transport; no lock is held, but where said
 
-  /// Makes the endpoint of this look; with `may_be_kept` it may be one that an earlier update has kept. Throws
-  /// what the transport throws.
+  /// Makes the endpoint of this look; with `may_be_kept` it may be one that an earlier update has kept.
+  /// Throws what the transport throws.
   virtual connected connect(std::size_t look, const pull_target& target, const connection_ends& ends,
                             duration patience, bool may_be_kept) = 0;
   /// Ends the reads of an endpoint, which may take long.

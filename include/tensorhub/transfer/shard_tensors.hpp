@@ -61,8 +61,8 @@ class shard_tensors {
  protected:
   using clock = std::chrono::steady_clock;
 
-  /// `copies_in_batches`: `unpack` calls `copy_small` once, with all runs. Otherwise it calls it with one after
-  /// the other, and so needs no memory.
+  /// `copies_in_batches`: `unpack` calls `copy_small` once, with all runs. Otherwise it calls it with one
+  /// run after the other, and so needs no memory.
   explicit shard_tensors(bool copies_in_batches);
   ~shard_tensors();
 
