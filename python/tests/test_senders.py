@@ -112,6 +112,100 @@ def test_a_sender_that_was_evicted_joins_anew(
         assert client.models("policy")[0].available == (sender.version,)
 
 
+@pytest.mark.parametrize("name", ["trl", "vllm"])
+def test_a_sender_that_was_evicted_leaves(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    send([("w", np.ones(4)), ("v", np.ones(4))])
+    with th.ServerClient(server) as client:
+        client.evict("policy", "trainer-0")
+    end = sender.destroy if name == "trl" else sender.shutdown
+    end()
+    assert [each.is_closed for each in Arena.made] == [True]
+    end()
+
+
+def test_a_sender_that_cannot_leave_is_closed(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = sender_of(adapter(ADAPTERS["vllm"]), "vllm", server.address, monkeypatch)
+    monkeypatch.setattr(Arena, "leave", MagicMock(side_effect=th.Disconnected("no server answers")))
+    with pytest.raises(th.Disconnected):
+        engine.shutdown()
+    assert [each.is_closed for each in Arena.made] == [True]
+    engine.shutdown()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_sender_that_fails_forgets_what_was_put(
+    server: th.ReferenceServer,
+    adapter: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: type[BaseException],
+) -> None:
+    """Else the next version would be whole with tensors of this one."""
+    _, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+
+    def gathered() -> Iterator[tuple[str, np.ndarray]]:
+        yield "w", np.ones(4)
+        raise error("a rank has failed")
+
+    with pytest.raises(error, match="a rank has failed"):
+        send(gathered())
+    with pytest.raises(th.InvalidArgument, match="1 tensors were not put, such as 'w'"):
+        send([("v", np.ones(4))])
+    send([("w", np.ones(4)), ("v", np.ones(4))])
+    assert len(Arena.made) == 1
+
+
+@pytest.mark.parametrize("refusal", [th.Replaced, th.Disconnected])
+def test_an_arena_that_cannot_forget_what_was_put_is_used_no_more(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, refusal: type[th.Error]
+) -> None:
+    _, send = sender_of(adapter(ADAPTERS["trl"]), "trl", server.address, monkeypatch)
+    with monkeypatch.context() as failing:
+        failing.setattr(Arena, "unpublish", MagicMock(side_effect=refusal("found out only now")))
+        with pytest.raises(th.InvalidArgument, match="tensor 'v'"):
+            send([("w", np.ones(4)), ("v", np.ones(5))])
+    assert [each.is_closed for each in Arena.made] == [True]
+    send([("w", np.ones(4)), ("v", np.ones(4))])
+
+
+class Tensor(np.ndarray):  # type: ignore[type-arg]
+    """What tensorhub.torch uses of a torch.Tensor in host memory."""
+
+    def detach(self) -> Tensor:
+        return self
+
+    cpu = contiguous = resolve_conj = resolve_neg = detach
+
+    def clone(self, **_memory_format: Any) -> Tensor:
+        return self.copy()
+
+
+def test_what_a_failed_first_version_had_put_is_no_part_of_the_layout(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arena without a layout keeps what is put before the first commit."""
+    transfer = adapter(ADAPTERS["trl"]).WeightTransfer("http://127.0.0.1:9", server=server.address)
+    monkeypatch.setattr(transfer, "_ask", lambda *_: None)
+    monkeypatch.setattr(sys.modules["torch"], "contiguous_format", None, raising=False)
+
+    def gathered() -> Iterator[tuple[str, Tensor]]:
+        yield "renamed since", np.ones(4).view(Tensor)
+        raise RuntimeError("a rank has failed")
+
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        transfer.send_weights(gathered())
+    transfer.send_weights([("w", np.ones(4).view(Tensor))])
+    with th.Subscriber(server, "policy", "rollout-0") as rollout:
+        assert [each.name for each in rollout.describe_model()] == ["w"]
+    transfer.destroy()
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_sender_that_fails_gathers_all_weights(
     server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str

@@ -9,10 +9,9 @@ be replaced between two updates.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
-from tensorhub.errors import Error, InvalidArgument, Replaced
+from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.torch import ArenaPublisher, Receiver
 from tensorhub.workers import replica_of_process
@@ -62,25 +61,17 @@ class HubWeights:
     def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
         """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering.
 
-        After an error nothing of the version is shown; it is raised when all is gathered, since the other ranks, where
-        no error is raised, wait for this one. After `Replaced`, or an eviction, the next `send` joins anew.
+        After an error nothing of the version is shown; the error is raised when all is gathered, since the other
+        ranks, where none is raised, wait for this one. After `Replaced`, or an eviction, the next `send` joins anew.
         """
         with gathered_to_the_end(weights) as gathering:
             if holds:
                 with self._arena.joining_anew() as arena:
-                    self._publish(arena, gathering, version)
+                    arena.begin(version)
+                    for name, tensor in gathering:
+                        arena.put(name, tensor)
+                    arena.commit(version)
         self.version = version
-
-    def _publish(self, arena: ArenaPublisher, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
-        try:
-            arena.begin(version)
-            for name, tensor in weights:
-                arena.put(name, tensor)
-            arena.commit(version)
-        except BaseException:
-            with contextlib.suppress(Error):
-                arena.unpublish(0)  # who reads along waits for what does not come
-            raise
 
     async def receive(self, version: int) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
-from tensorhub.errors import Replaced
+from tensorhub.errors import Error, Replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ def gathered_to_the_end(weights: Iterable[Each]) -> Iterator[Iterator[Each]]:
     """Gathers what the `with` block has not taken, also after its error, which goes on when all is gathered.
 
     Each tensor is gathered by all ranks at once: if one of them left the gathering, the others would wait for it, and
-    whoever drives them would not learn why. An error of the gathering itself, and a Ctrl-C, ends it at once.
+    whoever drives them would not learn why. An error of the gathering itself, and a Ctrl-C, end it at once.
     """
     gathering = (each for each in weights)  # ends with the first error of `weights`
     try:
@@ -51,17 +51,31 @@ class SenderArena:
 
     @contextlib.contextmanager
     def joining_anew(self) -> Iterator[ArenaPublisher]:
-        """The arena, for calls that find out."""
+        """The arena, for one version. After `Replaced` inside the block, the next call gets another one.
+
+        After any error nothing of the version is shown, and what was put is forgotten: all has to be put again.
+        """
+        arena = self.made()
         try:
-            yield self.made()
+            yield arena
         except Replaced:
             self.close()
             raise
+        except BaseException:
+            try:
+                arena.unpublish(0)  # who reads along waits for what does not come
+            except Error:  # it keeps what was put
+                self.close()
+            raise
 
     def leave(self) -> None:
-        """Leaves the hub for good."""
-        if self._arena is not None:
-            self._arena.leave()
+        """Leaves the hub for good; one that was `Replaced`, or evicted, is not there any more."""
+        try:
+            if self._arena is not None:
+                with contextlib.suppress(Replaced):
+                    self._arena.leave()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Leaves the hub at once."""

@@ -58,7 +58,7 @@ class WeightTransfer:
         self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options))
         self._arena.made()
         self.version = version
-        """The last version that was sent; it is the engines' weight version as well."""
+        """The last version that was sent, or tried; it is the engines' weight version as well."""
 
     def init_weight_transfer(self) -> None:
         """Connects the engines to the hub."""
@@ -71,7 +71,7 @@ class WeightTransfer:
     def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Publishes the weights as the next version, and has all engines take it.
 
-        After `Replaced`, or an eviction, the next call joins anew.
+        After an error nothing of the version is shown. After `Replaced`, or an eviction, the next call joins anew.
         """
         with gathered_to_the_end(iterator) as gathering, self._arena.joining_anew() as arena:
             for name, tensor in gathering:

@@ -77,8 +77,8 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
     def send_weights(self) -> None:
         """Publishes the source's tensors as the next version, and has the engines take it.
 
-        An error of the sender is raised when all is gathered: the other ranks, where none is raised, wait for it. After
-        `Replaced`, or an eviction, the next call joins anew.
+        An error of the sender is raised when all is gathered: the other ranks, where none is raised, wait for it.
+        Nothing of the version is shown then. After `Replaced`, or an eviction, the next call joins anew.
         """
         self.version += 1
         with gathered_to_the_end(self.source) as gathering:
@@ -94,6 +94,6 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
 
     def shutdown(self) -> None:
         """Leaves the hub; the engines go on with what they have."""
-        if self._arena is not None:
-            self._arena.leave()
-            self._arena = None
+        arena, self._arena = self._arena, None
+        if arena is not None:
+            arena.leave()
