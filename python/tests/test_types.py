@@ -16,9 +16,11 @@ pytest.importorskip("mypy", reason="mypy is not installed here")
 OF_A_USER = """
 import numpy as np
 import tensorhub as th
-from typing_extensions import Buffer
+from typing_extensions import Buffer, assert_type
 
 def taken(rollout: th.Subscriber, held: th.HeldCopy) -> list[Buffer]:
+    assert_type(rollout.tensor("w"), th.TensorView)
+    assert_type(held.tensor("w"), th.TensorView)
     for view in (rollout.tensor("w"), held.tensor("w")):
         np.from_dlpack(view)
         np.asarray(view)
