@@ -110,8 +110,9 @@ struct collected {
     Worker& worker = *nb::inst_ptr<Worker>(self);
     try {
       worker.close();                  // before its tensors go, which it may be serving
-    } catch (const std::exception&) {  // of a parent process: its threads do not run here
+    } catch (const std::exception&) {  // as of a parent process, where its threads run
     }
+    if (!worker.is_closed()) return 0;
     const std::vector<kept_tensor> gone = std::exchange(worker.tensors, {});
     return 0;
   }
