@@ -111,7 +111,7 @@ TEST_CASE("a flood of joins over many connections: the server fills up to its bo
       const auto reply = crowd.front()->hear<messages::join_reply>();
       if (!reply.result.ok()) sentence = reply.result.sentence;
     }
-    CHECK(contains(sentence, "raise the server's bound most."));
+    CHECK(contains(sentence, "raise the server's bound (in C++: catalog.most."));
     for (int i = 0; i < 3; ++i) good.round();
     const auto seen = server.statistics();
     CHECK(seen.workers <= 200);

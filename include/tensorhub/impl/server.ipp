@@ -131,8 +131,8 @@ class catalog_server::loop {
     how.catalog = validated(std::move(how.catalog));
     if (how.security) validate(*how.security);
     if (how.term > server_term_max)
-      throw error(errc::limit_exceeded,
-                  "term " + std::to_string(how.term) + " is over " + std::to_string(server_term_max));
+      throw error(errc::limit_exceeded, "term " + std::to_string(how.term) + " is over " +
+                                            std::to_string(server_term_max) + ": give a smaller one");
     return how;
   }
 

@@ -281,9 +281,10 @@ class admission {
     const catalog_bounds& most = core_.options.most;
     if (core_.find(from) != nullptr) return {};
     const auto full = [](const std::string& has, std::string_view option) {
-      return messages::status{errc::limit_exceeded, "this reference server is full: it has " + has +
-                                                        "; stop some, or raise the server's bound most." +
-                                                        std::string{option}};
+      return messages::status{errc::limit_exceeded,
+                              "this reference server is full: it has " + has +
+                                  "; stop some, or raise the server's bound (in C++: catalog.most." +
+                                  std::string{option} + ")"};
     };
     if (core_.workers.size() >= most.workers)
       return full(std::to_string(core_.workers.size()) + " workers", "workers");
@@ -321,7 +322,7 @@ class admission {
     return {errc::limit_exceeded, "this reference server is full: the layout of model '" + join.model +
                                       "', shard " + to_string(join.shard) +
                                       ", does not fit beside those it has; stop some models, or raise "
-                                      "the server's bound most.layout_bytes"};
+                                      "the server's bound (in C++: catalog.most.layout_bytes)"};
   }
 
   static constexpr std::ptrdiff_t most_asked = 3;  ///< workers of a shard that have been asked and may answer

@@ -59,9 +59,9 @@ TENSORHUB_DECL handshake_trouble explain_handshake(const handshake_event& event,
       event.value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH) {
     if (ours) {
       return {
-          {errc::protocol_mismatch, server + " is not secured, and this worker insists on it: start the "
-                                             "server with keys and a list of allowed clients (program: "
-                                             "--keys, --allow), or leave out this worker's option security"},
+          {errc::protocol_mismatch, server + " is not secured, and this process insists on it: start "
+                                             "the server with keys and a list of allowed clients (program: "
+                                             "--keys, --allow), or leave out the option security here"},
           true};
     }
     return {{errc::protocol_mismatch, server + " is secured by CURVE: set the option security to its "

@@ -123,7 +123,7 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
        (both ? "any"
              : (options.endpoint_type == fabric_endpoint::connected ? "connected (FI_EP_MSG)"
                                                                     : "addressed (FI_EP_RDM)")) +
-       " endpoints: set listen_host to an address of its network device, or endpoint_type");
+       " endpoints: set listen_host to an address of its network device, or choose another endpoint_type");
 }
 
 TENSORHUB_DECL provider::provider(const libfabric_options& options) : info_{choose_provider(options)} {

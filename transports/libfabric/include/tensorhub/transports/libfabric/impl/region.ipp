@@ -140,7 +140,7 @@ TENSORHUB_DECL void registrar::refuse(const memory_range& range, std::uint64_t o
   else
     sentence +=
         "; if the device does not support regions of this size, set "
-        "the option largest_registration_bytes";
+        "the option largest_registration_bytes to what it supports";
   fail(sentence);
 }
 
