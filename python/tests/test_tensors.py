@@ -347,7 +347,7 @@ def test_a_worker_whose_tensors_lead_back_to_it_is_collected(
             gc.collect()
         finally:
             gc.enable()
-        assert [each() for each in seen] == [None] * len(seen)
+        assert all(each() is None for each in seen)
         until = time.monotonic() + 10
         while name in replicas_of(client):
             assert time.monotonic() < until
