@@ -75,7 +75,7 @@ TEST_CASE("lane pool: a lane keeps the latest connections, also after one from t
   CHECK_FALSE(lane->take(ends_of(0)).has_value());
   CHECK_FALSE(lane->take(ends_of(3)).has_value());
   CHECK(closed == 2);
-  for (const std::size_t left : {1, 2, 4, 5, 6, 7, 100, 101}) {
+  for (const std::size_t left : {1u, 2u, 4u, 5u, 6u, 7u, 100u, 101u}) {
     CAPTURE(left);
     CHECK(lane->take(ends_of(left)).has_value());
   }
