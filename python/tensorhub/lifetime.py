@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from tensorhub import _core, log
 
@@ -19,18 +19,18 @@ __all__ = ["Closable", "InWithBlock"]
 _alive: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 
-class InWithBlock:
-    """Is closed at the end of a `with` block."""
+class _CanClose(Protocol):
+    def close(self) -> None: ...
 
-    def close(self) -> None:
-        """Ends this object."""
-        raise NotImplementedError
+
+class InWithBlock:
+    """Is closed at the end of a `with` block, by the `close` of its class."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self,
+        self: _CanClose,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,

@@ -104,8 +104,7 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
   if (is_told && !detail::is_every_interface(listen_host))
     refuse("the data port would be at '" + listen_host + "', which only this machine can use");
   std::string own = options_detail::host_towards_server(options);
-  if (own.empty())
-    refuse("no route to the reference server was found, which needs an address that is known here");
+  if (own.empty()) refuse("no route to the reference server was found, or its name has no address here");
   if (detail::is_local_host(own))
     refuse("the reference server is reached from '" + own + "', which only this machine can use");
   (is_told ? advertised_host : listen_host) = std::move(own);

@@ -148,16 +148,18 @@ class pull_lane : public lane_thread {
   [[nodiscard]] scratch_range scratch_of(std::size_t channel, pull_task::kind_type kind) const noexcept;
 
  private:
+  /// `stale`: its endpoint was an earlier update's and had ended, so that another one has to be made.
+  enum class channel_state : std::uint8_t { closed, open, stale };
   struct channel_record {
     source_slot slot = 0;
     channel_id id = 0;
     std::size_t look = 0;
-    bool is_open = false;  ///< there is an endpoint
+    channel_state state = channel_state::closed;  ///< there is an endpoint while it is open
     /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was
     /// last asked.
     time_point reused{};
-    bool is_stale = false;        ///< such an endpoint had ended: another one has to be made
     std::size_t outstanding = 0;  ///< reads that have not completed
+    [[nodiscard]] bool is_open() const noexcept { return state == channel_state::open; }
   };
   /// An endpoint that is not needed any more.
   struct closing_endpoint {

@@ -45,7 +45,7 @@ TENSORHUB_DECL bool pull_lane::report() {
     found = take_findings();
     for (channel_record& channel : channels_) {
       const bool is_over = driver_->core_.is_lost(channel.slot) || driver_->core_.is_idle(channel.slot);
-      if (channel.is_open && is_over) closing.push_back(close_channel(channel));
+      if (channel.is_open() && is_over) closing.push_back(close_channel(channel));
     }
     if (!closing.empty() || !found.empty()) driver_->core_.leave_reads(number_);
   }
@@ -92,7 +92,7 @@ TENSORHUB_DECL pull_lane::closing_endpoint pull_lane::close_channel(channel_reco
     const pull_target& target = driver_->sources_[channel.slot].target;
     if (!driver_->core_.is_lost(channel.slot)) out.keeps_as = ends_of(target);
   }
-  channel.is_open = false;
+  channel.state = channel_state::closed;
   return out;
 }
 
@@ -114,7 +114,7 @@ TENSORHUB_DECL void pull_lane::leave() {
   {
     const std::lock_guard lock{driver_->mutex_};
     for (channel_record& channel : channels_)
-      if (channel.is_open) closing.push_back(close_channel(channel));
+      if (channel.is_open()) closing.push_back(close_channel(channel));
   }
   close_all(std::move(closing));
 }
@@ -129,7 +129,7 @@ TENSORHUB_DECL duration pull_lane::time_to_wait() const {
   {
     const std::lock_guard lock{driver_->mutex_};
     for (const channel_record& channel : channels_) {
-      if (channel.is_open) due = std::min(due, driver_->core_.due(channel.id));
+      if (channel.is_open()) due = std::min(due, driver_->core_.due(channel.id));
     }
   }
   if (due == time_point::never()) return idle_wait;
@@ -141,7 +141,7 @@ TENSORHUB_DECL duration pull_lane::time_to_wait() const {
 TENSORHUB_DECL bool pull_lane::open_channels() {
   for (channel_record& channel : channels_) {
     if (has_ended_unread(channel)) close_stale(channel);
-    if (channel.is_stale) connect_again(channel);
+    if (channel.state == channel_state::stale) connect_again(channel);
   }
   bool again = false;
   pull_target target;
@@ -172,7 +172,7 @@ TENSORHUB_DECL bool pull_lane::open_channel(const pull_contacts::attempt& attemp
     const connected made = connect(look, target, ends_of(target), driver_->in_time(attempt.patience), true);
     const std::lock_guard lock{driver_->mutex_};
     const channel_id id = driver_->contacts_.made(number_, attempt, made.ordered_read_bytes);
-    channels_.push_back({attempt.slot, id, look, true});
+    channels_.push_back({attempt.slot, id, look, channel_state::open});
     if (made.is_kept) channels_.back().reused = pull_driver::now();
     free_looks_.pop_back();
     driver_->note_path(attempt.slot, path(look));
@@ -187,7 +187,7 @@ TENSORHUB_DECL bool pull_lane::open_channel(const pull_contacts::attempt& attemp
 }
 
 TENSORHUB_DECL bool pull_lane::has_ended_unread(const channel_record& channel) const noexcept {
-  return channel.is_open && channel.reused != time_point{} && channel.outstanding == 0 &&
+  return channel.is_open() && channel.reused != time_point{} && channel.outstanding == 0 &&
          !usable(channel.look);
 }
 
@@ -215,12 +215,11 @@ TENSORHUB_DECL void pull_lane::close_stale(channel_record& channel) {
     driver_->core_.leave_reads(number_);
   }
   close(channel.look);
-  channel.is_open = false;
-  channel.is_stale = true;
+  channel.state = channel_state::stale;
 }
 
 TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
-  channel.is_stale = false;
+  channel.state = channel_state::closed;
   channel.reused = {};
   pull_target target;
   duration patience{};
@@ -234,7 +233,7 @@ TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
   }
   try {
     const connected made = connect(channel.look, target, ends_of(target), driver_->in_time(patience), false);
-    channel.is_open = true;
+    channel.state = channel_state::open;
     const std::lock_guard lock{driver_->mutex_};
     driver_->core_.reconnected(channel.id, made.ordered_read_bytes);
   } catch (const error& e) {
@@ -249,7 +248,7 @@ TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
 
 TENSORHUB_DECL bool pull_lane::may_read(std::size_t channel) const noexcept {
   const channel_record& through = channels_[channel];
-  return through.is_open && (through.reused == time_point{} || usable(through.look));
+  return through.is_open() && (through.reused == time_point{} || usable(through.look));
 }
 
 TENSORHUB_DECL std::span<const pull_lane::read_task> pull_lane::take_tasks(std::size_t channel) {
@@ -303,8 +302,8 @@ TENSORHUB_DECL pull_lane::scratch_range pull_lane::scratch_of(std::size_t channe
 
 TENSORHUB_DECL bool pull_lane::ended(const request& read, completion_status status) {
   channel_record& channel = channels_[read.channel];
-  if (--channel.outstanding == 0 && !channel.is_open) free_looks_.push_back(channel.look);
-  return !channel.is_open || !give_back_stale(channel, read.what, status);
+  if (--channel.outstanding == 0 && !channel.is_open()) free_looks_.push_back(channel.look);
+  return !channel.is_open() || !give_back_stale(channel, read.what, status);
 }
 
 TENSORHUB_DECL void pull_lane::look_arrived(const request& read, completion_status status) {
