@@ -16,8 +16,10 @@
 int main(int argc, char** argv) {
   using namespace replication_bench;
   const std::pair<const char*, const scenario*> scenarios[] = {
-      {"one_source", &one_source}, {"large_fleet", &large_fleet}, {"standalone", &standalone},
-      {"elastic", &elastic},       {"wide_area", &wide_area},     {"lost_source", &lost_source}};
+      {"one_source", &one_source},      {"large_fleet", &large_fleet},
+      {"standalone", &standalone},      {"elastic", &elastic},
+      {"wide_area", &wide_area},        {"lost_source", &lost_source},
+      {"unequal_links", &unequal_links}};
   const bench::arguments given = bench::parse(argc, argv);
   std::set<std::string> wanted;
   for (int i = 1; i < argc; ++i) {

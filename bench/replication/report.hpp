@@ -69,5 +69,6 @@ extern const scenario standalone;
 extern const scenario elastic;
 extern const scenario wide_area;
 extern const scenario lost_source;
+extern const scenario unequal_links;
 
 }  // namespace replication_bench

@@ -63,15 +63,12 @@ class field {
   [[nodiscard]] double now() { return to_seconds(fleet_.events().now() - time_point{}); }
 
   replica add(const std::string& name, const location& place = {}, bool spot = false) {
+    return add(fleet_member_options{.replica = name, .place = place, .spot = spot});
+  }
+  /// One worker like this for each shard.
+  replica add(fleet_member_options like) {
     replica out;
-    for (std::uint32_t shard = 0; shard < shards_; ++shard) {
-      fleet_member_options options;
-      options.replica = name;
-      options.shard = shard;
-      options.place = place;
-      options.spot = spot;
-      out.push_back(&fleet_.add(options));
-    }
+    for (like.shard = 0; like.shard < shards_; ++like.shard) out.push_back(&fleet_.add(like));
     return out;
   }
 
