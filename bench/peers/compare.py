@@ -370,8 +370,8 @@ class Comparison:
                     present[-1].stop()
             for number in range(self._rounds + 1):
                 for count in (1, READERS):
-                    order = present[number % len(present) :] + present[: number % len(present)]
-                    for each in order:
+                    first = number % max(1, len(present))
+                    for each in present[first:] + present[:first]:
                         with self._or_leave_out(each.row, phase, present, each):
                             self._turn(each, phase, count, number)
         finally:
