@@ -24,6 +24,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -161,6 +162,122 @@ TEST_CASE("tcp paths: another datacenter has the wide-area settings at both ends
   check_near(open(in(long_name), in(long_name)));
   check_wide_area(open(in("a city & a river?:/#"), in("a city & a river?:/")));
   check_near(open(in("a city & a river?:/#"), in("a city & a river?:/#")));
+}
+
+TEST_CASE("tcp paths: within one machine the buffers are small, unless the options size them") {
+  const int sent = 2 * static_cast<int>(parts::loopback_send_buffer_bytes);  // the kernel doubles
+  const int received = 2 * static_cast<int>(parts::loopback_receive_buffer_bytes);
+  const detail::unique_socket trial{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  transports::tcp_path small{};
+  small.send_buffer_bytes = parts::loopback_send_buffer_bytes;
+  small.receive_buffer_bytes = parts::loopback_receive_buffer_bytes;
+  parts::size_buffers(trial.get(), small);
+  int granted = 0;
+  socklen_t bytes = sizeof granted;
+  REQUIRE(::getsockopt(trial.get(), SOL_SOCKET, SO_RCVBUF, &granted, &bytes) == 0);
+  if (granted != received) {
+    std::cout << "SKIPPED: conformance.tcp_paths: small buffers: net.core.rmem_max does not permit them\n";
+    return;
+  }
+  const opened tuned = open(in("eu-1"), in("eu-1"));
+  for (const auto& end : {tuned.reader, tuned.source}) {
+    REQUIRE(end.size() == 1);
+    CHECK(end.front().send_buffer_bytes == sent);
+    CHECK(end.front().receive_buffer_bytes == received);
+  }
+  tcp::options sized = in("eu-1");
+  sized.send_buffer_bytes = 90'000;
+  const opened chosen = open(sized, sized);
+  for (const auto& end : {chosen.reader, chosen.source}) {
+    REQUIRE(end.size() == 1);
+    CHECK(end.front().send_buffer_bytes == 180'000);
+    CHECK(end.front().receive_buffer_bytes == received);
+  }
+}
+
+namespace {
+
+/// A stream over loopback whose source is this test.
+class hand_fed_stream {
+ public:
+  hand_fed_stream() {
+    const parts::listening_socket listening = parts::listen_at({}, "tcp");
+    const auto address = "tcp://" + listening.host + ":" + std::to_string(listening.port);
+    auto socket = parts::connect_to(address, {}, std::chrono::steady_clock::now() + 5s, "tcp", false);
+    source_ = detail::unique_socket{::accept4(listening.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    REQUIRE(source_);
+    reader_.emplace(parts::plain_channel{std::move(socket)}, 4, nullptr);
+  }
+  void post(request_id id, std::span<std::byte> into) {
+    REQUIRE(reader_->post({id, into.data(), into.size(), nullptr}, {}));
+  }
+  void answer(completion_status status, std::uint64_t bytes) {
+    const parts::read_answer header{static_cast<std::uint64_t>(status), bytes};
+    REQUIRE(::send(source_.get(), &header, sizeof header, MSG_NOSIGNAL) == sizeof header);
+  }
+  void feed(std::size_t bytes) {
+    for (const std::vector<std::byte> piece(16u << 10); bytes > 0;) {
+      const std::size_t now = std::min(bytes, piece.size());
+      REQUIRE(::send(source_.get(), piece.data(), now, MSG_NOSIGNAL) == static_cast<ssize_t>(now));
+      bytes -= now;
+    }
+  }
+  /// Whether poll(2) reports the socket.
+  [[nodiscard]] bool wakes(int milliseconds) {
+    reader_->set_low_water();
+    pollfd entry{reader_->socket(), POLLIN, 0};
+    return ::poll(&entry, 1, milliseconds) == 1;
+  }
+  [[nodiscard]] std::optional<completion_status> receive() {
+    completion done{};
+    if (reader_->receive(done) != parts::receive_outcome::finished_one) return std::nullopt;
+    return done.status;
+  }
+  void hang_up() { source_.reset(); }
+  [[nodiscard]] int socket() const { return reader_->socket(); }
+
+ private:
+  detail::unique_socket source_;
+  std::optional<parts::stream<parts::plain_channel>> reader_;
+};
+
+}  // namespace
+
+TEST_CASE("tcp paths: within one machine a reader wakes when it can take much, or the rest of an answer") {
+  constexpr int soon = 5'000, never = 100;  // milliseconds
+  hand_fed_stream stream;
+  const std::size_t wake_bytes = parts::wake_bytes_of(stream.socket());
+  REQUIRE(wake_bytes >= 32u << 10);
+  std::vector<std::byte> memory(4 * wake_bytes);
+  const std::span into{memory};
+  stream.post(1, into.first(wake_bytes + 1000));
+  stream.post(2, into.first(1000));
+  stream.post(3, into.first(1000));
+
+  stream.answer(completion_status::ok, wake_bytes + 1000);
+  CHECK(stream.wakes(soon));  // a header, whatever it says
+  CHECK(stream.receive() == std::nullopt);
+  stream.feed(wake_bytes - 100);
+  CHECK_FALSE(stream.wakes(never));
+  stream.feed(100);
+  CHECK(stream.wakes(soon));
+  CHECK(stream.receive() == std::nullopt);
+  stream.feed(999);
+  CHECK_FALSE(stream.wakes(never));
+  stream.feed(1);
+  CHECK(stream.wakes(soon));  // the next answer may come much later
+  CHECK(stream.receive() == completion_status::ok);
+
+  stream.answer(completion_status::access_denied, 0);
+  CHECK(stream.wakes(soon));
+  CHECK(stream.receive() == completion_status::access_denied);
+  stream.answer(completion_status::ok, 1000);
+  CHECK(stream.wakes(soon));
+  CHECK(stream.receive() == std::nullopt);
+  stream.feed(10);
+  CHECK_FALSE(stream.wakes(never));
+  stream.hang_up();
+  CHECK(stream.wakes(soon));
 }
 
 TEST_CASE("tcp paths: first_of and decorators tell tcp where they are") {

@@ -32,6 +32,7 @@ struct wire {
 class memory_channel {
  public:
   static constexpr std::string_view name = "memory";
+  static constexpr bool receives_as_sent = false;
   explicit memory_channel(wire& line) noexcept : line_{&line} {}
   [[nodiscard]] static constexpr int socket() noexcept { return -1; }
   [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }

@@ -12,6 +12,8 @@
 /// | options, name, scheme,          | of the transport; `scheme` is what its addresses begin with          |
 /// | capabilities                    |                                                                      |
 /// | sends_files                     | answers may be sent by `sendfile`                                    |
+/// | receives_as_sent                | each byte of the socket is one that `receive` hands out, and none is |
+/// |                                 | held back: poll(2) can wait for a number of them                     |
 /// | ordered_read_bytes(path)        | of at most so many bytes, answers hold what the memory held in the   |
 /// |                                 | order of the requests; constexpr                                     |
 /// | most_newcomers                  | connections that a source keeps while they have not said hello       |
@@ -76,6 +78,7 @@ class plain_channel {
                                                        .sends_by_reference = true,
                                                        .revokes_cheaply = true};
   static constexpr bool sends_files = true;
+  static constexpr bool receives_as_sent = true;
   [[nodiscard]] static constexpr std::uint64_t ordered_read_bytes(path_kind path) noexcept {
     return path == path_kind::wide_area ? UINT64_MAX : smallest_reference_bytes - 1;
   }

@@ -136,6 +136,7 @@ class queue_core {
           continue;
         }
         if (each->may_have_more()) return;
+        each->set_low_water();
         const short unsent = each->has_unsent() ? POLLOUT : 0;
         waits_.push_back({each->socket(), static_cast<short>(POLLIN | unsent), 0});
         longest = std::min<duration>(longest, each->last_progress() + peer_timeout_ - now);

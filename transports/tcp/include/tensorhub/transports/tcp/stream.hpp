@@ -5,7 +5,8 @@
 ///
 /// Answers arrive in the order of the requests. The system call that receives the last bytes of one answer
 /// also receives the next answer's header, so that a busy stream makes one call per full socket buffer and
-/// not two per read.
+/// not two per read. Within one machine, poll(2) wakes the reader only when as much has arrived as it takes at
+/// once (`set_low_water`).
 ///
 /// Bytes for device memory are received into pieces of a staging ring (staging.hpp) instead. A full piece, or
 /// the last piece of a read, is copied to the device while the next one is filled. A read whose bytes have
@@ -29,6 +30,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
+#include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/units.hpp"
@@ -57,6 +59,7 @@ class stream {
       : channel_{std::move(channel)},
         reads_(depth),
         requests_(depth * sizeof(read_request)),
+        wake_bytes_{Channel::receives_as_sent ? wake_bytes_of(channel_.socket()) : 1},
         staging_{std::move(staging)} {}
 
   /// Prepares for reads into this device's memory. Throws `system_failed`.
@@ -111,6 +114,17 @@ class stream {
   /// True: `receive` may return bytes that poll(2) does not report, or finish a read without further bytes.
   [[nodiscard]] bool may_have_more() const noexcept {
     return channel_.may_have_more() || (count_ > 0 && header_have_ == sizeof header_ && body_left() == 0);
+  }
+
+  /// Before a poll(2) for input: lets it report the socket when the rest of the answer has arrived, or
+  /// `wake_bytes_` of it, rather than at the first byte: each wake-up costs two changes of context.
+  /// Precondition: !may_have_more().
+  void set_low_water() noexcept {
+    if (wake_bytes_ == 1) return;
+    const std::uint64_t wanted = header_have_ < sizeof header_ ? 1 : std::min(body_left(), wake_bytes_);
+    if (wanted == low_water_) return;
+    low_water_ = wanted;
+    set_option(socket(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(wanted));
   }
 
   /// Receives until one read is finished (`done` is then set) or the socket is empty. Precondition:
@@ -306,6 +320,8 @@ class stream {
   std::size_t unsent_begin_ = 0;
   std::size_t unsent_end_ = 0;
 
+  std::uint64_t wake_bytes_;     ///< that poll(2) waits for at most
+  std::uint64_t low_water_ = 1;  ///< as the socket has it
   read_answer header_{};
   std::size_t header_have_ = 0;
   std::uint64_t body_have_ = 0;

@@ -64,6 +64,7 @@ class tls_channel {
                                                        .revokes_cheaply = true,
                                                        .encrypts = true};
   static constexpr bool sends_files = false;
+  static constexpr bool receives_as_sent = false;
   [[nodiscard]] static constexpr std::uint64_t ordered_read_bytes(tcp_detail::path_kind) noexcept {
     return UINT64_MAX;
   }

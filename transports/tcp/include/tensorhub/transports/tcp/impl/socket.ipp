@@ -96,6 +96,20 @@ TENSORHUB_DECL void tune(int socket, const tcp_path& path) noexcept {
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   choose_congestion_control(socket, path.congestion_control);
+  if (!reaches_loopback(socket)) return;
+  tcp_path here{};
+  here.send_buffer_bytes = path.send_buffer_bytes == 0 ? loopback_send_buffer_bytes : 0;
+  here.receive_buffer_bytes = path.receive_buffer_bytes == 0 ? loopback_receive_buffer_bytes : 0;
+  size_buffers(socket, here);
+}
+
+TENSORHUB_DECL std::uint64_t wake_bytes_of(int socket) noexcept {
+  int granted = 0;
+  socklen_t length = sizeof granted;
+  if (!reaches_loopback(socket) || ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &granted, &length) != 0)
+    return 1;
+  return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(granted) / 4, 1,
+                                   loopback_receive_buffer_bytes / 2);
 }
 
 TENSORHUB_DECL std::uint64_t kernel_limit(const char* file) noexcept {
