@@ -122,6 +122,7 @@ class pull_driver {
   virtual void run_lane(lane_id number) = 0;
 
   [[nodiscard]] const pull_driver_options& options() const noexcept { return options_; }
+  [[nodiscard]] const digest_seeds& seeds() const noexcept { return digests_.seeds; }
 
  private:
   friend pull_lane;  // its steps decide under the same lock

@@ -167,7 +167,12 @@ class pull_lane : public lane_thread {
     std::optional<connection_ends> keeps_as{};
   };
 
-  [[nodiscard]] std::optional<pull_contacts::attempt> next_attempt(bool& again, pull_target& target);
+  struct next_contact {
+    std::optional<pull_contacts::attempt> attempt{};
+    pull_target target{};
+    bool reports_first = false;  ///< a source is free since the last report, and connecting may take long
+  };
+  [[nodiscard]] next_contact find_contact();
   /// Returns true if the source is to be tried again.
   [[nodiscard]] bool open_channel(const pull_contacts::attempt& attempt, const pull_target& target);
   /// An earlier update's endpoint has ended, and no read of it will say so.

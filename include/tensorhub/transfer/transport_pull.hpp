@@ -209,8 +209,7 @@ class transport_pull final : public pull_driver {
                  chunk_index first_chunk, const pull_driver_options& options, callbacks handlers)
       : pull_driver{*into.shape, digests_of(seeds), first_chunk, options, std::move(handlers)},
         pool_{&lanes},
-        into_{into},
-        seed_{seeds.chunks} {}
+        into_{into} {}
 
  private:
   [[nodiscard]] static pull_digests digests_of(const digest_seeds& seeds) noexcept {
@@ -225,13 +224,12 @@ class transport_pull final : public pull_driver {
     const std::size_t depth =
         options().window_chunks + options().rules.far_window_chunks + pull_lane::most_looks + 1;
     auto own = pool_->borrow(depth, pull_lane::scratch_words(*this));
-    transport_lane<Transport, Integrity>{*this, number, pool_->through(), *own, into_, seed_}.work();
+    transport_lane<Transport, Integrity>{*this, number, pool_->through(), *own, into_, seeds().chunks}.work();
     pool_->give_back(std::move(own));
   }
 
   lane_pool<Transport>* pool_;
   memory_type into_;
-  std::uint64_t seed_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <sstream>
@@ -16,9 +17,9 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "tensorhub/detail/file_seals.hpp"
+#include "tensorhub/detail/in_parallel.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/host.hpp"
 
@@ -109,7 +110,7 @@ TENSORHUB_DECL bool make_pages(std::byte* data, std::uint64_t bytes) noexcept {
   constexpr std::uint64_t most_threads = 8;
   std::atomic<std::uint64_t> next{0};
   std::atomic<bool> failed{false};
-  const auto work = [&] {
+  const auto work = [&](std::size_t) {
     for (std::uint64_t at = next.fetch_add(piece_bytes); at < bytes; at = next.fetch_add(piece_bytes)) {
       if (::madvise(data + at, std::min(piece_bytes, bytes - at), populate_write) != 0 && errno == ENOMEM)
         failed = true;
@@ -117,13 +118,11 @@ TENSORHUB_DECL bool make_pages(std::byte* data, std::uint64_t bytes) noexcept {
   };
   const std::uint64_t cores = std::max(std::thread::hardware_concurrency(), 1u);
   const std::uint64_t threads = std::min({cores, most_threads, bytes / piece_bytes});
-  std::vector<std::jthread> helpers;
   try {
-    for (std::uint64_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  } catch (...) {  // no more threads: those that run do the rest
+    in_parallel(threads, std::ref(work));
+  } catch (...) {  // no memory for threads
+    work(0);
   }
-  work();
-  helpers.clear();
   return !failed;
 }
 

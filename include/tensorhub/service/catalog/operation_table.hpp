@@ -63,9 +63,9 @@ class operation_table {
     return false;
   }
 
-  /// False: so many calls of this worker, or updates of its replica, have not ended that somebody is faulty
+  /// Fails if so many calls of this worker, or updates of its replica, have not ended that somebody is faulty
   /// or malicious.
-  [[nodiscard]] bool has_room(const worker_state& worker, operation_counter next) const {
+  [[nodiscard]] messages::status room_for(const worker_state& worker, operation_counter next) const {
     const std::uint32_t shard = worker.shard.index;
     std::size_t calls = 0;
     std::size_t updates = 0;  // each keeps a list of all shards
@@ -74,11 +74,9 @@ class operation_table {
       updates += operation->only_shard || operation->is_publish ? 0 : 1;
     }
     const bool is_there = find_operation(*worker.replica, next, shard) != nullptr;
-    return calls < limits::open_calls && (is_there || updates < limits::open_calls);
-  }
-  [[nodiscard]] static messages::status no_room() {
-    return {errc::limit_exceeded, "this worker, or its replica, has " + std::to_string(limits::open_calls) +
-                                      " calls open that not all shards have ended: wait for their ends"};
+    if (calls >= limits::open_calls) return too_many(who(worker), "calls");
+    if (is_there || updates < limits::open_calls) return {};
+    return too_many("replica " + worker.model->name + "/" + worker.replica->name, "updates");
   }
 
   operation_state& open(worker_state& worker, operation_counter counter, bool is_publish) {
@@ -170,6 +168,10 @@ class operation_table {
   [[nodiscard]] std::size_t open_count() const noexcept { return open_count_; }
 
  private:
+  [[nodiscard]] static messages::status too_many(const std::string& of_whom, const std::string& what) {
+    return {errc::limit_exceeded, of_whom + " has " + std::to_string(limits::open_calls) + " " + what +
+                                      " that not all shards have ended: all shards must make the same calls"};
+  }
   /// Pre-condition: the operation is open.
   static void stop_using(const operation_state& operation) {
     auto& users = operation.replica->model->operations.users;

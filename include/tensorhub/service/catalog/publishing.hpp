@@ -247,7 +247,7 @@ class publishing {
                                                   operation_counter& counter) {
     if (!core_.policy.decides_per_group) return {};
     counter = table_.count(worker, request.operation, request.held.version);
-    if (!table_.has_room(worker, counter)) return table_.no_room();
+    if (messages::status room = table_.room_for(worker, counter); !room.ok()) return room;
     operation_state& operation = table_.open(worker, counter, true);
     if (!operation.is_publish || (operation.is_decided() && operation.version != request.held.version)) {
       return {errc::group_failed,

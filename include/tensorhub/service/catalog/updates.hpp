@@ -57,8 +57,8 @@ class updates {
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
     };
-    if (!table_.has_room(worker, counter))
-      return core_.answer(worker, sequence, refused(table_.no_room(), counter));
+    if (messages::status room = table_.room_for(worker, counter); !room.ok())
+      return core_.answer(worker, sequence, refused(std::move(room), counter));
     operation_state& operation = table_.open(worker, counter, false);
     if (operation.is_publish) {
       return fail(errc::group_failed,
@@ -138,8 +138,8 @@ class updates {
         request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
     if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
     const bool is_unknown = known == nullptr && request.result.ok();
-    const bool has_room = !is_unknown || table_.has_room(worker, request.operation);
-    if (is_unknown && has_room) known = &adopt_operation(worker, request);
+    messages::status room = is_unknown ? table_.room_for(worker, request.operation) : messages::status{};
+    if (is_unknown && room.ok()) known = &adopt_operation(worker, request);
     // Its replica publishes under this number: the worker counts otherwise, and nobody waits for its end.
     if (known != nullptr && known->is_publish) known = nullptr;
     versions_.end_writing(worker);
@@ -155,9 +155,8 @@ class updates {
     member_state* member = known != nullptr ? member_of(*known, worker.shard.index) : nullptr;
     if (member == nullptr || known->is_closed()) {
       versions_.recompute(*worker.replica);
-      messages::status outcome = has_room ? messages::status{} : table_.no_room();
-      if (request.result.ok() && known != nullptr) outcome = known->failure;
-      return core_.answer(worker, sequence, messages::status_reply{std::move(outcome)});
+      if (request.result.ok() && known != nullptr) room = known->failure;
+      return core_.answer(worker, sequence, messages::status_reply{std::move(room)});
     }
     // The worker does not wait for the answer to its call, or to an earlier report, any more.
     if (const request_sequence given_up = std::exchange(member->sequence, {}); given_up)
@@ -240,7 +239,7 @@ class updates {
     if (find_operation(*worker.replica, counter, worker.shard.index) == nullptr &&
         core_.policy.decides_per_group && counter <= worker.replica->closed_operation)
       return;
-    if (!table_.has_room(worker, counter)) return versions_.begin_overwriting(worker);
+    if (!table_.room_for(worker, counter).ok()) return versions_.begin_overwriting(worker);
     operation_state& operation = table_.open(worker, counter, false);
     const bool is_other = operation.has_version() && operation.version != version;
     if (operation.is_closed() || operation.is_publish || is_other) return;

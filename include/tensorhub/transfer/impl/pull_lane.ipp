@@ -144,25 +144,23 @@ TENSORHUB_DECL bool pull_lane::open_channels() {
     if (channel.state == channel_state::stale) connect_again(channel);
   }
   bool again = false;
-  pull_target target;
   while (!again) {
-    const auto attempt = next_attempt(again, target);
-    if (!attempt) break;
-    again = open_channel(*attempt, target);
+    const next_contact next = find_contact();
+    again = next.attempt ? open_channel(*next.attempt, next.target) : next.reports_first;
+    if (!next.attempt) break;
   }
   has_connected_ = true;
   return again;
 }
 
-TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_lane::next_attempt(bool& again,
-                                                                             pull_target& target) {
+TENSORHUB_DECL pull_lane::next_contact pull_lane::find_contact() {
   const std::lock_guard lock{driver_->mutex_};
-  if (driver_->stopped_ || driver_->core_.done() || free_looks_.empty()) return std::nullopt;
-  again = driver_->has_released();  // since the last report: connecting may take long
-  if (again) return std::nullopt;
-  auto attempt = driver_->contacts_.next(number_);
-  if (attempt) target = driver_->sources_[attempt->slot].target;
-  return attempt;
+  next_contact next;
+  if (driver_->stopped_ || driver_->core_.done() || free_looks_.empty()) return next;
+  next.reports_first = driver_->has_released();
+  if (!next.reports_first) next.attempt = driver_->contacts_.next(number_);
+  if (next.attempt) next.target = driver_->sources_[next.attempt->slot].target;
+  return next;
 }
 
 TENSORHUB_DECL bool pull_lane::open_channel(const pull_contacts::attempt& attempt,

@@ -78,8 +78,8 @@ void size_buffer(int socket, int option, int forced_option, std::size_t wanted, 
 void size_send_buffer(int socket, const tcp_path& path) noexcept;
 void size_buffers(int socket, const tcp_path& path) noexcept;
 
-/// How many bytes a reader should wait for at once. Within this machine: half of the buffer (the kernel says
-/// twice its size), so that the source can go on meanwhile. Elsewhere 1.
+/// How many bytes of a long answer a reader should wait for at once. Within this machine a quarter of the buffer
+/// (the kernel says twice its size), so that the source can go on meanwhile; elsewhere 1.
 [[nodiscard]] std::uint64_t wake_bytes_of(int socket) noexcept;
 
 /// A listening socket, and where it listens: a numeric host, and the port, which the kernel may have chosen.

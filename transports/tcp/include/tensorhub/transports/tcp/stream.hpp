@@ -5,8 +5,8 @@
 ///
 /// Answers arrive in the order of the requests. The system call that receives the last bytes of one answer
 /// also receives the next answer's header, so that a busy stream makes one call per full socket buffer and
-/// not two per read. Within one machine, poll(2) wakes the reader only when as much has arrived as it takes at
-/// once (`set_low_water`).
+/// not two per read. Within one machine, poll(2) waits for many bytes of a long answer at once
+/// (`set_low_water`).
 ///
 /// Bytes for device memory are received into pieces of a staging ring (staging.hpp) instead. A full piece, or
 /// the last piece of a read, is copied to the device while the next one is filled. A read whose bytes have
@@ -116,12 +116,12 @@ class stream {
     return channel_.may_have_more() || (count_ > 0 && header_have_ == sizeof header_ && body_left() == 0);
   }
 
-  /// Before a poll(2) for input: lets it report the socket when the rest of the answer has arrived, or
-  /// `wake_bytes_` of it, rather than at the first byte: each wake-up costs two changes of context.
-  /// Precondition: !may_have_more().
+  /// Before a poll(2) for input: of a long answer it reports `wake_bytes_` at once, because each wake-up costs
+  /// two changes of context; a short answer, and the end of a long one, as they come, so that this end copies
+  /// while the source does. Precondition: !may_have_more().
   void set_low_water() noexcept {
-    if (wake_bytes_ == 1) return;
-    const std::uint64_t wanted = header_have_ < sizeof header_ ? 1 : std::min(body_left(), wake_bytes_);
+    const bool is_long = header_have_ == sizeof header_ && body_left() / 2 >= wake_bytes_;
+    const std::uint64_t wanted = is_long ? wake_bytes_ : 1;
     if (wanted == low_water_) return;
     low_water_ = wanted;
     set_option(socket(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(wanted));
@@ -320,7 +320,7 @@ class stream {
   std::size_t unsent_begin_ = 0;
   std::size_t unsent_end_ = 0;
 
-  std::uint64_t wake_bytes_;     ///< that poll(2) waits for at most
+  std::uint64_t wake_bytes_;     ///< of a long answer, that poll(2) waits for at once
   std::uint64_t low_water_ = 1;  ///< as the socket has it
   read_answer header_{};
   std::size_t header_have_ = 0;

@@ -108,8 +108,8 @@ TENSORHUB_DECL std::uint64_t wake_bytes_of(int socket) noexcept {
   socklen_t length = sizeof granted;
   if (!reaches_loopback(socket) || ::getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &granted, &length) != 0)
     return 1;
-  return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(granted) / 4, 1,
-                                   loopback_receive_buffer_bytes / 2);
+  return std::clamp<std::uint64_t>(static_cast<std::uint64_t>(granted) / 8, 1,
+                                   loopback_receive_buffer_bytes / 4);
 }
 
 TENSORHUB_DECL std::uint64_t kernel_limit(const char* file) noexcept {
