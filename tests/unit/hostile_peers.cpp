@@ -207,6 +207,7 @@ TEST_CASE("calls of an earlier server that a worker invents: no more than it may
   const auto refused = server.answer<messages::status_reply>(liar, 1'000);
   REQUIRE(refused.has_value());
   CHECK(refused->result.code == errc::limit_exceeded);
+  CHECK(refused->result.sentence.starts_with("worker policy/liar/0/512 ("));
 }
 
 TEST_CASE("so are versions that a worker invents in one join after the other") {

@@ -64,8 +64,8 @@ struct tcp_options {
   /// "auto": cubic on the loopback interface, the system's default elsewhere. Any other text is a name that
   /// the kernel knows ("bbr"). Empty: the system's default.
   std::string congestion_control = "auto";
-  /// 0: the kernel tunes it, and within one machine it is what stays in the caches; otherwise 1-2
-  /// bandwidth-delay products.
+  /// 0: the kernel tunes it (within one machine 512 KiB to send and 1 MiB to receive, if the kernel permits
+  /// these sizes); otherwise 1-2 bandwidth-delay products.
   std::size_t send_buffer_bytes = 0;
   std::size_t receive_buffer_bytes = 0;  ///< as for send_buffer_bytes
 

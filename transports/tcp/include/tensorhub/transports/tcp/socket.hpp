@@ -54,13 +54,7 @@ void set_option(int socket, int level, int name, int value) noexcept;
 /// stays.
 void choose_congestion_control(int socket, std::string_view control) noexcept;
 
-/// The buffers of a connection within this machine: in those that the kernel tunes (up to 4 and 32 MiB) the bytes
-/// leave the processor's caches before they are received. (The README of the transport has the measurement.)
-inline constexpr std::size_t loopback_send_buffer_bytes = 512u << 10;
-inline constexpr std::size_t loopback_receive_buffer_bytes = 1u << 20;
-
-/// Sets the options that both ends of a data connection use; within this machine also the sizes of the buffers
-/// that the path leaves to the kernel.
+/// Sets the options that both ends of a data connection use.
 void tune(int socket, const tcp_path& path) noexcept;
 
 /// The last number in a file of /proc/sys; zero if there is none.
@@ -78,8 +72,18 @@ void size_buffer(int socket, int option, int forced_option, std::size_t wanted, 
 void size_send_buffer(int socket, const tcp_path& path) noexcept;
 void size_buffers(int socket, const tcp_path& path) noexcept;
 
-/// How many bytes of a long answer a reader should wait for at once. Within this machine a quarter of the buffer
-/// (the kernel says twice its size), so that the source can go on meanwhile; elsewhere 1.
+/// The buffers of a connection within this machine, where the options leave their sizes to the kernel: in
+/// those that it tunes, of several MiB, the bytes leave the processor's caches before they are received.
+inline constexpr std::size_t loopback_send_buffer_bytes = 512u << 10;
+inline constexpr std::size_t loopback_receive_buffer_bytes = 1u << 20;
+
+/// As `reaches_loopback`, for a connection that is yet to be made.
+[[nodiscard]] bool leads_to_loopback(const addrinfo& address) noexcept;
+/// Does nothing if the connection leaves this machine, or the path has a size.
+void size_loopback_send_buffer(int socket, const tcp_path& path) noexcept;
+
+/// How many bytes of a long answer a reader should wait for at once. Elsewhere than in this machine it is 1.
+/// Here it is a quarter of what the receive buffer has been given, so that the source can go on meanwhile.
 [[nodiscard]] std::uint64_t wake_bytes_of(int socket) noexcept;
 
 /// A listening socket, and where it listens: a numeric host, and the port, which the kernel may have chosen.

@@ -440,7 +440,7 @@ class source {
     }
   }
 
-  /// Also sets the socket up for an accepted reader that is far away.
+  /// Also sets the socket up for how far away the accepted reader is.
   [[nodiscard]] welcome_status judge(const hello& greeting, channel_binding binding, watched& one) noexcept {
     const auto status = detail::status_of<welcome_status>(gate_.judge(greeting, data_protocol, binding));
     if (status != welcome_status::accepted) return status;
@@ -452,6 +452,8 @@ class source {
     if (greeting.path == path_kind::wide_area) {
       size_send_buffer(one.socket(), options_.wide_area);
       choose_congestion_control(one.socket(), options_.wide_area.congestion_control);
+    } else {
+      size_loopback_send_buffer(one.socket(), near_);
     }
     return status;
   }

@@ -116,9 +116,9 @@ class stream {
     return channel_.may_have_more() || (count_ > 0 && header_have_ == sizeof header_ && body_left() == 0);
   }
 
-  /// Before a poll(2) for input: of a long answer it reports `wake_bytes_` at once, because each wake-up costs
-  /// two changes of context; a short answer, and the end of a long one, as they come, so that this end copies
-  /// while the source does. Precondition: !may_have_more().
+  /// Decides for how many bytes the next poll(2) waits: `wake_bytes_` of a long answer, because each wake-up
+  /// costs two changes of context, and any byte of a short answer or of the end of a long one, so that this
+  /// end copies while the source does. Precondition: !may_have_more().
   void set_low_water() noexcept {
     const bool is_long = header_have_ == sizeof header_ && body_left() / 2 >= wake_bytes_;
     const std::uint64_t wanted = is_long ? wake_bytes_ : 1;

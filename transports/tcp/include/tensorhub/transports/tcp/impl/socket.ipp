@@ -96,11 +96,13 @@ TENSORHUB_DECL void tune(int socket, const tcp_path& path) noexcept {
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
   choose_congestion_control(socket, path.congestion_control);
-  if (!reaches_loopback(socket)) return;
-  tcp_path here{};
-  here.send_buffer_bytes = path.send_buffer_bytes == 0 ? loopback_send_buffer_bytes : 0;
-  here.receive_buffer_bytes = path.receive_buffer_bytes == 0 ? loopback_receive_buffer_bytes : 0;
-  size_buffers(socket, here);
+}
+
+TENSORHUB_DECL bool leads_to_loopback(const addrinfo& address) noexcept {
+  // A datagram socket sends nothing to connect, and finds its own address.
+  const detail::unique_socket trial{::socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+  return trial && ::connect(trial.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+         reaches_loopback(trial.get());
 }
 
 TENSORHUB_DECL std::uint64_t wake_bytes_of(int socket) noexcept {
@@ -139,6 +141,13 @@ TENSORHUB_DECL void size_buffer(int socket, int option, int forced_option, std::
 TENSORHUB_DECL void size_send_buffer(int socket, const tcp_path& path) noexcept {
   size_buffer(socket, SO_SNDBUF, SO_SNDBUFFORCE, path.send_buffer_bytes, "/proc/sys/net/core/wmem_max",
               "/proc/sys/net/ipv4/tcp_wmem");
+}
+
+TENSORHUB_DECL void size_loopback_send_buffer(int socket, const tcp_path& path) noexcept {
+  if (path.send_buffer_bytes != 0 || !reaches_loopback(socket)) return;
+  tcp_path here{};
+  here.send_buffer_bytes = loopback_send_buffer_bytes;
+  size_send_buffer(socket, here);
 }
 
 TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
@@ -225,7 +234,10 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, cons
       trouble = std::strerror(errno);
       continue;
     }
-    size_buffers(socket.get(), path);
+    tcp_path sizes = path;
+    if (path.receive_buffer_bytes == 0 && leads_to_loopback(*at))
+      sizes.receive_buffer_bytes = loopback_receive_buffer_bytes;
+    size_buffers(socket.get(), sizes);
     int failed = ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (failed == EINPROGRESS) {
       if (!wait_ready(socket.get(), POLLOUT, until)) {
