@@ -213,7 +213,8 @@ class hand_fed_stream {
     source_ = detail::unique_socket{::accept4(listening.socket.get(), nullptr, nullptr, SOCK_CLOEXEC)};
     REQUIRE(source_);
     parts::set_option(source_.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    reader_.emplace(parts::plain_channel{std::move(socket)}, 4, nullptr);
+    parts::plain_channel::shared shared{{}};
+    reader_.emplace(parts::plain_channel::connect(shared, std::move(socket), address, until), 4, nullptr);
   }
   void post(request_id id, std::span<std::byte> into) {
     REQUIRE(reader_->post({id, into.data(), into.size(), nullptr}, {}));

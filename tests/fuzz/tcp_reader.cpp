@@ -32,10 +32,10 @@ struct wire {
 class memory_channel {
  public:
   static constexpr std::string_view name = "memory";
-  static constexpr bool receives_as_sent = false;
   explicit memory_channel(wire& line) noexcept : line_{&line} {}
   [[nodiscard]] static constexpr int socket() noexcept { return -1; }
   [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }
+  static constexpr void expect(std::uint64_t) noexcept {}
 
   [[nodiscard]] ssize_t send(const void*, std::size_t bytes) noexcept {
     errno = line_->is_closed ? EPIPE : EAGAIN;

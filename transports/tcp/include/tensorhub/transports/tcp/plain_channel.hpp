@@ -12,8 +12,6 @@
 /// | options, name, scheme,          | of the transport; `scheme` is what its addresses begin with          |
 /// | capabilities                    |                                                                      |
 /// | sends_files                     | answers may be sent by `sendfile`                                    |
-/// | receives_as_sent                | each byte of the socket is one that `receive` hands out, and none is |
-/// |                                 | held back: poll(2) can wait for a number of them                     |
 /// | ordered_read_bytes(path)        | of at most so many bytes, answers hold what the memory held in the   |
 /// |                                 | order of the requests; constexpr                                     |
 /// | most_newcomers                  | connections that a source keeps while they have not said hello       |
@@ -35,6 +33,8 @@
 /// |                                 | empty and poll(2) will tell of more                                  |
 /// | c.may_have_more()               | bytes may have been taken out of the socket and not yet received:    |
 /// |                                 | poll(2) does not know of them                                        |
+/// | c.expect(bytes)                 | so many of the answer that is being received are to come, or zero if |
+/// |                                 | none is: poll(2) need not tell of the first of many                  |
 /// | c.why_closed()                  | the peer's reason, after a `receive` that said that it is over       |
 ///
 /// Thread safety: `shared` for all threads, a channel for one at a time.
@@ -78,7 +78,6 @@ class plain_channel {
                                                        .sends_by_reference = true,
                                                        .revokes_cheaply = true};
   static constexpr bool sends_files = true;
-  static constexpr bool receives_as_sent = true;
   [[nodiscard]] static constexpr std::uint64_t ordered_read_bytes(path_kind path) noexcept {
     return path == path_kind::wide_area ? UINT64_MAX : smallest_reference_bytes - 1;
   }
@@ -96,7 +95,9 @@ class plain_channel {
   plain_channel(detail::unique_socket socket) noexcept : socket_{std::move(socket)} {}
   [[nodiscard]] static plain_channel connect(shared&, detail::unique_socket socket, const std::string&,
                                              deadline) noexcept {
-    return {std::move(socket)};
+    plain_channel out{std::move(socket)};
+    out.wake_bytes_ = wake_bytes_of(out.socket());
+    return out;
   }
   [[nodiscard]] static plain_channel accept(shared&, detail::unique_socket socket) noexcept {
     return {std::move(socket)};
@@ -115,6 +116,10 @@ class plain_channel {
   }
   [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept;
   [[nodiscard]] static constexpr bool may_have_more() noexcept { return false; }
+  /// Of a long answer poll(2) then waits for `wake_bytes_`, because each wake-up costs two changes of
+  /// context. Of a short one, and of the end of a long one, it waits for any byte: this end copies while the
+  /// source does.
+  void expect(std::uint64_t bytes) noexcept;
   [[nodiscard]] static std::string why_closed() {
     return "closed the connection instead of greeting: is it a data port of TensorHub? (It closes "
            "connections beyond its max_connections, or half of ulimit -n, too.)";
@@ -124,6 +129,8 @@ class plain_channel {
   [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept;
 
   detail::unique_socket socket_;
+  std::uint64_t wake_bytes_ = 1;
+  std::uint64_t low_water_ = 1;  ///< as the socket has it
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

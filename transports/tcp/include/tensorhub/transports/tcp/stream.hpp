@@ -5,8 +5,7 @@
 ///
 /// Answers arrive in the order of the requests. The system call that receives the last bytes of one answer
 /// also receives the next answer's header, so that a busy stream makes one call per full socket buffer and
-/// not two per read. Within one machine, poll(2) waits for many bytes of a long answer at once
-/// (`set_low_water`).
+/// not two per read.
 ///
 /// Bytes for device memory are received into pieces of a staging ring (staging.hpp) instead. A full piece, or
 /// the last piece of a read, is copied to the device while the next one is filled. A read whose bytes have
@@ -30,7 +29,6 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/protocol.hpp"
-#include "tensorhub/transports/tcp/socket.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/units.hpp"
@@ -59,7 +57,6 @@ class stream {
       : channel_{std::move(channel)},
         reads_(depth),
         requests_(depth * sizeof(read_request)),
-        wake_bytes_{Channel::receives_as_sent ? wake_bytes_of(channel_.socket()) : 1},
         staging_{std::move(staging)} {}
 
   /// Prepares for reads into this device's memory. Throws `system_failed`.
@@ -116,16 +113,8 @@ class stream {
     return channel_.may_have_more() || (count_ > 0 && header_have_ == sizeof header_ && body_left() == 0);
   }
 
-  /// Decides for how many bytes the next poll(2) waits: `wake_bytes_` of a long answer, because each wake-up
-  /// costs two changes of context, and any byte of a short answer or of the end of a long one, so that this
-  /// end copies while the source does. Precondition: !may_have_more().
-  void set_low_water() noexcept {
-    const bool is_long = header_have_ == sizeof header_ && body_left() / 2 >= wake_bytes_;
-    const std::uint64_t wanted = is_long ? wake_bytes_ : 1;
-    if (wanted == low_water_) return;
-    low_water_ = wanted;
-    set_option(socket(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(wanted));
-  }
+  /// Tells the channel what the next poll(2) waits for. Precondition: !may_have_more().
+  void set_low_water() noexcept { channel_.expect(header_have_ == sizeof header_ ? body_left() : 0); }
 
   /// Receives until one read is finished (`done` is then set) or the socket is empty. Precondition:
   /// outstanding() > 0.
@@ -320,8 +309,6 @@ class stream {
   std::size_t unsent_begin_ = 0;
   std::size_t unsent_end_ = 0;
 
-  std::uint64_t wake_bytes_;     ///< of a long answer, that poll(2) waits for at once
-  std::uint64_t low_water_ = 1;  ///< as the socket has it
   read_answer header_{};
   std::size_t header_have_ = 0;
   std::uint64_t body_have_ = 0;

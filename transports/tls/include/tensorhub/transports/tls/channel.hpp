@@ -64,7 +64,6 @@ class tls_channel {
                                                        .revokes_cheaply = true,
                                                        .encrypts = true};
   static constexpr bool sends_files = false;
-  static constexpr bool receives_as_sent = false;
   [[nodiscard]] static constexpr std::uint64_t ordered_read_bytes(tcp_detail::path_kind) noexcept {
     return UINT64_MAX;
   }
@@ -102,6 +101,8 @@ class tls_channel {
   [[nodiscard]] ssize_t receive(std::span<iovec> pieces) noexcept;
 
   [[nodiscard]] bool may_have_more() const noexcept { return may_have_more_; }
+  /// The socket's bytes are records, of which some may have been taken out: it cannot wait for a number.
+  static constexpr void expect(std::uint64_t) noexcept {}
 
   /// A source refuses a reader only after the reader's part of the handshake.
   [[nodiscard]] std::string why_closed() const;

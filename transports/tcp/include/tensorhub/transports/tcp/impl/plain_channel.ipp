@@ -16,6 +16,13 @@ TENSORHUB_DECL ssize_t plain_channel::receive(std::span<iovec> pieces) noexcept 
   return ::recvmsg(socket(), &message, MSG_DONTWAIT);
 }
 
+TENSORHUB_DECL void plain_channel::expect(std::uint64_t bytes) noexcept {
+  const std::uint64_t wanted = bytes / 2 >= wake_bytes_ ? wake_bytes_ : 1;
+  if (wanted == low_water_) return;
+  low_water_ = wanted;
+  set_option(socket(), SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(wanted));
+}
+
 TENSORHUB_DECL msghdr plain_channel::message_of(std::span<iovec> pieces) noexcept {
   msghdr message{};
   message.msg_iov = pieces.data();
