@@ -33,8 +33,8 @@
 /// |                                 | empty and poll(2) will tell of more                                  |
 /// | c.may_have_more()               | bytes may have been taken out of the socket and not yet received:    |
 /// |                                 | poll(2) does not know of them                                        |
-/// | c.expect(bytes)                 | so many of the answer that is being received are to come, or zero if |
-/// |                                 | none is: poll(2) need not tell of the first of many                  |
+/// | c.expect(bytes)                 | so many bytes of the present answer are to come, or zero if its      |
+/// |                                 | header is not here yet: poll(2) need not tell of the first of many   |
 /// | c.why_closed()                  | the peer's reason, after a `receive` that said that it is over       |
 ///
 /// Thread safety: `shared` for all threads, a channel for one at a time.
@@ -129,8 +129,8 @@ class plain_channel {
   [[nodiscard]] static msghdr message_of(std::span<iovec> pieces) noexcept;
 
   detail::unique_socket socket_;
-  std::uint64_t wake_bytes_ = 1;
-  std::uint64_t low_water_ = 1;  ///< as the socket has it
+  std::uint64_t wake_bytes_ = 1;  ///< 1 at the source's end, too, which never waits for more
+  std::uint64_t low_water_ = 1;   ///< as the socket has it
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail

@@ -113,7 +113,7 @@ class stream {
     return channel_.may_have_more() || (count_ > 0 && header_have_ == sizeof header_ && body_left() == 0);
   }
 
-  /// Tells the channel what the next poll(2) waits for. Precondition: !may_have_more().
+  /// Tells the channel how much the next poll(2) for input may wait for. Precondition: !may_have_more().
   void set_low_water() noexcept { channel_.expect(header_have_ == sizeof header_ ? body_left() : 0); }
 
   /// Receives until one read is finished (`done` is then set) or the socket is empty. Precondition:
