@@ -14,6 +14,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -498,19 +499,21 @@ TEST_CASE("pull driver: a source is reported free before the lane connects to an
   CHECK(is_released());
 }
 
-TEST_CASE("pull driver: a source is not slow because the lane that reads from it connects, or closes one") {
-  if constexpr (TENSORHUB_UNDER_ADDRESS_SANITIZER || TENSORHUB_UNDER_THREAD_SANITIZER) {
-    std::puts("SKIPPED: unit.pull_driver: a lane that is busy: a sanitizer makes the reads themselves slow");
-    return;
-  }
+/// A lane connects to a source, or closes its connection to one, for 1.8 times as long as a read may take,
+/// while reads from another source have arrived that it has not seen. Empty: the machine was so slow that the
+/// reads were late before that; else whether a source counted as slow.
+[[nodiscard]] std::optional<bool> is_called_slow_while_its_lane(bool connects) {
   source_process<> whole{1};
   source_process<> fast{2};
   source_process<> late{3};
   constexpr std::chrono::milliseconds slow_after{1000};
-  std::atomic<bool> takes_long = false;  // until the reader has closed its connections
+  // Both until the reader has closed its connections.
+  std::atomic<bool> takes_long = false;
+  std::atomic<std::chrono::steady_clock::time_point> took_long = std::chrono::steady_clock::time_point::max();
   reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = slow_after}}, 20 * chunk};
   const auto take_long = [&](incarnation peer) {
     if (peer != incarnation{3} || !takes_long.exchange(false)) return;
+    took_long = std::chrono::steady_clock::now();
     whole.transport.resume();  // what it was asked for arrives now
     std::this_thread::sleep_for(slow_after * 9 / 5);
   };
@@ -518,27 +521,35 @@ TEST_CASE("pull driver: a source is not slow because the lane that reads from it
   reader.connections().on_connect = [&](incarnation peer, duration) { take_long(peer); };
   reader.driver->add_source(whole.target());
   reader.driver->add_source(fast.target());
-  bool connects = false;
-  SUBCASE("connects") {
-    connects = true;
-  }
-  SUBCASE("closes") {
-    reader.driver->add_source(late.target());
-  }
+  if (!connects) reader.driver->add_source(late.target());
+  const auto begun = std::chrono::steady_clock::now();
   reader.start();
   REQUIRE(reader.gate->wait_until_shut(patience));
   whole.transport.stall();
   if (!connects) late.transport.stall();
   reader.gate->open();
-  const auto until = std::chrono::steady_clock::now() + patience;
-  while (reader.driver->progress().chunks < 290 && std::chrono::steady_clock::now() < until)
+  while (reader.driver->progress().chunks < 290 && std::chrono::steady_clock::now() < begun + patience)
     std::this_thread::sleep_for(1ms);
   takes_long = true;
   connects ? reader.driver->add_source(late.target()) : late.transport.kill();
   REQUIRE(reader.result());
   CHECK(reader.bytes == whole.bytes);
-  CHECK(!takes_long);
-  for (const source_failure& failure : reader.seen.failures) CHECK(failure.reason != errc::timed_out);
+  if (took_long.load() > begun + slow_after * 3 / 4) return std::nullopt;
+  return std::ranges::any_of(reader.seen.failures,
+                             [](const source_failure& failure) { return failure.reason == errc::timed_out; });
+}
+
+TEST_CASE("pull driver: a source is not slow because the lane that reads from it connects, or closes one") {
+  if constexpr (TENSORHUB_UNDER_ADDRESS_SANITIZER || TENSORHUB_UNDER_THREAD_SANITIZER) {
+    std::puts("SKIPPED: unit.pull_driver: a lane that is busy: a sanitizer makes the reads themselves slow");
+    return;
+  }
+  for (const bool connects : {true, false}) {
+    CAPTURE(connects);
+    std::optional<bool> is_slow;
+    for (int turn = 0; turn < 10 && !is_slow; ++turn) is_slow = is_called_slow_while_its_lane(connects);
+    CHECK(is_slow == false);
+  }
 }
 
 TEST_CASE("pull driver: who accepts a connection and says nothing does not keep the lanes from the others") {
