@@ -226,6 +226,7 @@ class scene {
     while (core_.take_failure()) {
     }
     static_cast<void>(core_.take_stall(now_));
+    static_cast<void>(core_.take_shortage(now_));
   }
 
   static constexpr completion_status failure = completion_status::peer_lost;

@@ -144,7 +144,7 @@ class scene {
       case 3:
         return core_.source_failed(now_, {in.number()}, errc::source_lost, "x");
       case 4:
-        return core_.pull_stalled(now_, "x");
+        return in.once_in(2) ? core_.pull_stalled(now_, "x") : core_.pull_ran_short(now_);
       default:
         return core_.source_released(now_, {in.number()});
     }

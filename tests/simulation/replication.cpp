@@ -110,6 +110,35 @@ TEST_CASE(
   CHECK(run.rules.max_seeds() == 0);
 }
 
+TEST_CASE("readers with slow links that ask first do not keep the others waiting") {
+  fleet_options options = small();
+  options.chunks = 1024;
+  fleet network{options};
+  fleet_rules rules{network};
+  fleet::member& trainer = network.add({.replica = "trainer"});
+  constexpr std::size_t slow = 8;  // as many as the trainer has credits
+  std::vector<fleet::member*> rollouts;
+  for (std::size_t i = 0; i < slow + readers; ++i) {
+    fleet_member_options like{.replica = "rollout-" + std::to_string(i)};
+    if (i < slow) like.sending_bytes_per_second = like.receiving_bytes_per_second /= 8;
+    rollouts.push_back(&network.add(like));
+  }
+  bool published = false;
+  network.publish(trainer, 1, [&] { published = true; });
+  REQUIRE(network.run([&] { return published; }, std::chrono::seconds{5}));
+  double others_seconds = 0;
+  for (fleet::member* each : rollouts) {
+    rules.update(*each, exactly(1), [&, is_slow = each->number() <= slow](const fleet_update& done) {
+      if (!is_slow) others_seconds = std::max(others_seconds, done.seconds());
+    });
+  }
+  CHECK(network.run([&] { return rules.unended() == 0; }, std::chrono::seconds{200}));
+  for (const std::string& sentence : rules.violations()) FAIL_CHECK(sentence);
+  CHECK(rules.succeeded() == rollouts.size());
+  CHECK(others_seconds >= least_seconds);
+  CHECK(others_seconds <= 2 * least_seconds);  // 8 times with nothing but the places of the beginning
+}
+
 TEST_CASE("all schedulers bring every reader the version, the baselines at their price") {
   const auto run_with = [](auto& run) {
     run.update_all();

@@ -254,6 +254,11 @@ class driver {
     return ask<messages::update_reply>(
         worker, messages::source_failed_request{operation_of(worker), {}, errc::timed_out, "no news"});
   }
+  /// They have had nothing new for a short while.
+  messages::update_reply run_short(incarnation worker) {
+    return ask<messages::update_reply>(
+        worker, messages::source_failed_request{operation_of(worker), {}, errc::busy, "nothing new"});
+  }
   [[nodiscard]] operation_counter operation_of(incarnation worker) { return {operations_[worker]}; }
 
   [[nodiscard]] messages::model_entry entry() {

@@ -4,20 +4,23 @@
 #include <utility>
 
 #include "catalog_driver.hpp"
+#include "support/catalog_of.hpp"
+#include "tensorhub/policy/scheduler/nearest_source.hpp"
 
 using namespace catalog_test;
 
 namespace {
 
 /// A worker of the server before: its calls, what it holds, and what it had heard.
-incarnation come_back(driver<>& server, std::uint64_t id, const std::string& replica, version_number held,
+template <typename Server>
+incarnation come_back(Server& server, std::uint64_t id, const std::string& replica, version_number held,
                       version_number latest_heard, std::uint32_t workers_counted) {
   const incarnation worker{id};
   auto join = server.join_message(replica);
   if (held) join.held = server.reference(held);
   join.latest = latest_heard;
   join.peers = workers_counted;
-  REQUIRE(server.ask<messages::join_reply>(worker, std::move(join)).result.ok());
+  REQUIRE(server.template ask<messages::join_reply>(worker, std::move(join)).result.ok());
   return worker;
 }
 
@@ -632,6 +635,44 @@ TEST_CASE(
   CHECK_MESSAGE(early.result.ok(), early.result.sentence);
   server.pass_alive(1100ms, {reader});
   CHECK(stall().result.code == errc::unavailable);
+}
+
+/// The default with one source for each reader, and one reader for each source.
+struct one_credit : nearest_source {
+  struct options {};
+  explicit one_credit(options) : nearest_source{{.most = {1, 1}}} {}
+};
+
+TEST_CASE("recovery: what an earlier server granted above the credits is not exchanged for new leases") {
+  driver<testing::catalog_of<one_credit>> server{catalog_options{.recovery_grace = 1000ms}};
+  std::vector<incarnation> all{come_back(server, 1, "trainer", 7, 7, 20)};
+  const incarnation trainer = all[0];
+  const auto come_back_reading = [&](incarnation source) {
+    messages::assignment before;
+    before.operation = {3};
+    before.lease = {40 + all.size()};
+    before.version = 7;
+    before.source = source;
+    auto join = server.join_message("rollout-" + std::to_string(all.size()));
+    join.operation = {2};
+    join.decided = join.latest = 7;
+    join.reading = {before};
+    join.receiving = server.reference(7);
+    all.push_back({1 + all.size()});
+    REQUIRE(server.ask<messages::join_reply>(all.back(), std::move(join)).result.ok());
+    return all.back();
+  };
+  const incarnation first = come_back_reading(trainer);
+  come_back_reading(trainer);  // it was being given the place of the first one
+  const incarnation last = come_back_reading(first);
+  REQUIRE(server.core.record_of(trainer)->as_source.load == 2);
+  server.pass_alive(1200ms, all);
+  server.clear();
+  const auto reply = server.ask<messages::update_reply>(
+      last, messages::source_failed_request{{3}, {}, errc::busy, "nothing new"});
+  CHECK_MESSAGE(reply.result.ok(), reply.result.sentence);
+  CHECK_FALSE(server.push<messages::reassign_push>(last).has_value());
+  CHECK(server.core.record_of(trainer)->as_source.load == 2);
 }
 
 TEST_CASE("recovery: who gives up a call gives up that one, not another that it was taken to have ended") {

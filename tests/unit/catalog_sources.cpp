@@ -297,6 +297,190 @@ TEST_CASE("catalog: who takes a place needs a credit of its own for the one who 
   }
 }
 
+// ---- exchanges
+
+/// Whether the reader has a lease on the source that it need not give back.
+bool reads(const driver<>& server, incarnation reader, incarnation source) {
+  bool found = false;
+  server.core.for_each_lease([&](const auto& lease) {
+    found = found || (lease.reader == reader && lease.source == source && lease.lasts());
+  });
+  return found;
+}
+
+TEST_CASE("catalog: readers that run short take turns at the source that has everything") {
+  driver<> server{{}, nearest_source{{.most = {4, 4}}}};
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  std::vector<incarnation> readers;
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    readers.push_back(server.join(10 + i, "rollout-" + std::to_string(i)));
+    server.start_shown(readers.back());
+  }
+  std::map<incarnation, std::uint32_t> load;
+  for (const incarnation each : readers) load[each] = server.core.record_of(each)->as_source.load;
+  REQUIRE(server.core.record_of(trainer)->as_source.load == 4);
+  server.clear();
+  for (const incarnation each : readers) {
+    server.run_short(each);  // all have just begun
+    CHECK_FALSE(server.push<messages::reassign_push>(each).has_value());
+  }
+  std::set<incarnation> had_a_turn;
+  for (std::size_t round = 0; round < readers.size(); ++round) {
+    server.pass_alive(100ms, readers);
+    std::ranges::rotate(readers, readers.begin() + 1);
+    for (const incarnation each : readers) {
+      CHECK(server.run_short(each).sources.empty());
+      CHECK(server.core.record_of(trainer)->as_source.load == 4);
+      for (const incarnation other : readers) {
+        CHECK(server.core.record_of(other)->as_source.load == load[other]);
+        if (reads(server, other, trainer)) had_a_turn.insert(other);
+        while (const auto push = server.push<messages::reassign_push>(other))
+          server.send(other, messages::lease_released_request{push->old_lease});
+      }
+    }
+  }
+  CHECK(had_a_turn.size() == readers.size());
+  CHECK(server.core.statistics().stalls == 0);
+  CHECK(server.why("rollout-11").find("has everything, and the others are late") != std::string::npos);
+}
+
+/// A trainer, a reader of it, and one that reads from that reader; with one credit each, and long enough ago.
+struct line {
+  explicit line(any_scheduler scheduler = nearest_source{{.most = {1, 1}}}, const location& readers = {})
+      : server{{}, std::move(scheduler)} {
+    trainer = server.join(1, "trainer");
+    a = server.join_at(2, "rollout-a", readers);
+    b = server.join_at(3, "rollout-b", readers);
+    REQUIRE(server.publish(trainer, 1).ok());
+    of_a = server.start_shown(a).at(0);
+    of_b = server.start_shown(b).at(0);
+    REQUIRE(of_a.source == trainer);
+    REQUIRE(of_b.source == a);
+    server.pass_alive(100ms, {trainer, a, b});
+  }
+  /// Another one that has everything, and a credit.
+  incarnation add_trainer() {
+    const incarnation other = server.join(9, "other trainer");
+    REQUIRE(server.publish(other, 1).ok());
+    server.clear();
+    return other;
+  }
+  [[nodiscard]] std::optional<messages::reassign_push> run_short(incarnation reader) {
+    server.clear();
+    const auto reply = server.run_short(reader);
+    CHECK(reply.result.ok());
+    CHECK(reply.sources.empty());
+    return server.push<messages::reassign_push>(reader);
+  }
+  driver<> server;
+  incarnation trainer, a, b;
+  messages::assignment of_a, of_b;
+};
+
+TEST_CASE("catalog: a source that has everything and a credit takes nobody's place in an exchange") {
+  line s;
+  const incarnation other = s.add_trainer();
+  const auto push = s.run_short(s.b);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == s.of_b.lease);
+  CHECK(push->source.source == other);
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.a).has_value());
+  CHECK(s.server.core.record_of(s.a)->as_source.load == 0);
+  CHECK(s.server.core.record_of(s.b)->as_reader.upstream == s.server.core.record_of(other));
+  s.server.pass_alive(100ms, {s.trainer, s.a, s.b, other});
+  CHECK_FALSE(s.run_short(s.b).has_value());  // it has one now
+}
+
+/// Gives further sources to nobody.
+struct upstreams_only {
+  using concept_tag = scheduler_tag;
+  static constexpr std::string_view name = "upstreams_only";
+  struct options {};
+  upstreams_only() = default;
+  explicit upstreams_only(options) noexcept {}
+  [[nodiscard]] source_limits limits() const noexcept { return {1, 1}; }
+  [[nodiscard]] source_choice choose(const source_query& query,
+                                     std::span<const source_candidate> candidates) noexcept {
+    if (query.sources_held > 0) return {std::nullopt, "one is enough"};
+    return inner_.choose(query, candidates);
+  }
+
+ private:
+  nearest_source inner_{{.most = {1, 1}}};
+};
+
+TEST_CASE("catalog: what is not exchanged") {
+  SUBCASE("a place for what the reader that loses it cannot use") {
+    line s;  // `b` has only `a` to give
+    CHECK_FALSE(s.run_short(s.b).has_value());
+  }
+  SUBCASE("for a source in another datacenter") {
+    line s{nearest_source{{.most = {1, 1}}}, {.datacenter = "e"}};
+    s.add_trainer();
+    CHECK_FALSE(s.run_short(s.b).has_value());
+  }
+  SUBCASE("for what the scheduler does not choose") {
+    line s{upstreams_only{}};
+    s.add_trainer();
+    CHECK_FALSE(s.run_short(s.b).has_value());
+  }
+  SUBCASE("before the reader can have read much from its last source") {
+    line s;
+    const incarnation c = s.server.join(4, "rollout-c");
+    REQUIRE(s.server.start_shown(c).at(0).source == s.b);
+    s.add_trainer();
+    CHECK_FALSE(s.run_short(c).has_value());
+    s.server.pass_alive(100ms, {s.trainer, s.a, s.b, c, {9}});
+    CHECK(s.run_short(c).has_value());
+  }
+  SUBCASE("for a source that has failed the reader") {
+    line s;
+    const incarnation c = s.server.join(4, "rollout-c");
+    const auto of_c = s.server.start_shown(c).at(0);
+    REQUIRE(of_c.source == s.b);
+    const incarnation other = s.add_trainer();
+    const auto next = s.server.lose_source(c, of_c).sources.at(0);
+    REQUIRE(next.source == other);
+    REQUIRE(s.server.lose_source(c, next).sources.at(0).source == s.a);
+    s.server.pass_alive(100ms, {s.trainer, s.a, s.b, c, other});
+    CHECK_FALSE(s.run_short(c).has_value());
+  }
+  SUBCASE("a source that has failed the reader that would get it") {
+    driver<> server{{}, nearest_source{{.most = {1, 2}}}};
+    const incarnation trainer = server.join(1, "trainer"), a = server.join(2, "rollout-a"),
+                      b = server.join(3, "rollout-b"), c = server.join(4, "rollout-c");
+    REQUIRE(server.publish(trainer, 1).ok());
+    server.start_shown(a);
+    const auto of_b = server.start_update(b);  // cannot be read
+    REQUIRE(of_b.source == a);
+    REQUIRE(server.lose_source(b, of_b).sources.at(0).source == trainer);
+    REQUIRE(server.start_shown(c).at(0).source == a);
+    server.pass_alive(100ms, {trainer, a, b, c});
+    server.clear();
+    server.run_short(c);
+    CHECK_FALSE(server.push<messages::reassign_push>(c).has_value());
+  }
+}
+
+TEST_CASE("catalog: a reader on the host of a source keeps its place there") {
+  driver<> server{{}, nearest_source{{.most = {2, 2}}}};
+  const location here{.datacenter = "d", .host = "h1"};
+  const incarnation trainer = server.join_at(1, "trainer", here);
+  REQUIRE(server.publish(trainer, 1).ok());
+  std::vector<incarnation> readers;
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    location place = here;
+    if (i >= 2) place.host = "h2";
+    readers.push_back(server.join_at(10 + i, "rollout-" + std::to_string(i), place));
+    server.start_shown(readers.back());
+  }
+  server.pass_alive(100ms, readers);
+  for (const incarnation each : readers) server.run_short(each);
+  CHECK(reads(server, readers[0], trainer));
+  CHECK(reads(server, readers[1], trainer));
+}
+
 // ---- drains
 
 TEST_CASE("catalog: a drain tells the readers that only trade to go on without it") {

@@ -223,6 +223,7 @@ class reader_process {
   record seen;
   std::function<void(const source_failure&)> on_failure = [](const source_failure&) {};
   std::function<void()> on_stall = [] {};
+  std::function<void()> on_shortage = [] {};
   std::function<void()> on_believed = [] {};
   std::function<void(std::span<const chunk_index>)> on_confirmed = [](std::span<const chunk_index>) {};
   std::unique_ptr<driver_type> driver;
@@ -252,6 +253,7 @@ class reader_process {
       }
       on_stall();
     };
+    to.ran_short = [this] { on_shortage(); };
     to.believed = [this](std::span<const digest128> table) {
       on_believed();
       const std::lock_guard lock{seen.mutex};
@@ -454,6 +456,22 @@ TEST_CASE("pull driver: a source that does not begin is told as a stall, by name
   REQUIRE(!reader.seen.stalls.empty());
   CHECK(reader.seen.stalls[0].find("no new chunk from source 1: 0 of ") == 0);
   CHECK(reader.seen.failures.empty());
+}
+
+TEST_CASE("pull driver: sources that do not keep up are told soon; one that has everything helps") {
+  source_process<> late{1};
+  source_process<> whole{2};
+  late.will_receive();
+  late.begin();
+  late.block().add_chunk(0);
+  reader_process<> reader{late.shape(), {.lanes = 2, .rules = {.stall_timeout = patience}}};
+  reader.on_shortage = [&] {
+    if (reader.names().size() == 1) reader.driver->add_source(whole.target());
+  };
+  reader.driver->add_source(late.target());
+  REQUIRE(reader.run());
+  CHECK(reader.bytes == whole.bytes);
+  CHECK(reader.seen.stalls.empty());
 }
 
 TEST_CASE("pull driver: a stall after the loss of all sources names the last of them") {

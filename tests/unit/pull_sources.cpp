@@ -528,6 +528,28 @@ TEST_CASE("pull: readers start at different places, in maps as in whole sources"
   }
 }
 
+TEST_CASE("pull: readers that lack the same few chunks take different ones of them") {
+  constexpr chunk_index first = 60, count = 10;  // over the end of a word
+  const layout shape = many_chunks(200);
+  std::vector<int> times(200);
+  for (std::uint64_t reader = 0; reader < 1000; ++reader) {
+    driver d{shape, {.window_chunks = 256}, first_chunk_of(reader, 200)};
+    holder trainer{d.shape, 1}, other{d.shape, 2};
+    other.begin();
+    for (chunk_index i = 0; i < 200; ++i)
+      if (i < first || i >= first + count) other.receive({i});
+    const channel_id one = d.open(trainer), two = d.open(other);
+    d.look(two, other);
+    ++times[d.take(one, kind::chunk)];
+  }
+  for (chunk_index i = 0; i < 200; ++i) {
+    CAPTURE(i);
+    const bool is_lacking = i >= first && i < first + count;
+    CHECK(times[i] >= (is_lacking ? 30 : 0));
+    CHECK(times[i] <= (is_lacking ? 200 : 0));
+  }
+}
+
 TEST_CASE("pull: what was confirmed is handed out once, in batches") {
   driver d{{.window_chunks = 3, .confirm_every = 2}};
   holder source{d.shape, 1};
@@ -831,6 +853,81 @@ TEST_CASE("pull: the time before the first question is no stall") {
   CHECK_FALSE(d.core.take_stall(d.now));
   d.pass(1ms);
   CHECK(d.core.take_stall(d.now));  // it should have begun by now
+}
+
+TEST_CASE("pull: a shortage is told when nothing could be taken for some reads' time, each time later") {
+  driver d{{.shortage_factor = 4, .shortage_shortest = 10ms}};
+  holder source{d.shape, 1};
+  source.begin();
+  source.receive({0, 1});
+  const channel_id channel = d.open(source);
+  d.look(channel, source);
+  d.pass(1s);
+  CHECK_FALSE(d.core.take_shortage(d.now));  // how long a read takes is not known yet
+  const chunk_index first = d.take(channel, kind::chunk);
+  duration patience = 10ms;
+  SUBCASE("of quick reads") {
+    d.pass(1ms);
+  }
+  SUBCASE("of slow ones") {
+    d.pass(50ms);
+    patience = 200ms;
+  }
+  d.arrive(channel, first);
+  d.look(channel, source);
+  const chunk_index second = d.take(channel, kind::chunk);  // it is on its way: no more could be taken
+  for (int i = 0; i < 3; ++i, patience *= 2) {
+    d.pass(patience - 1ms);
+    CHECK_FALSE(d.core.take_shortage(d.now));
+    d.pass(1ms);
+    CHECK(d.core.take_shortage(d.now));
+    CHECK_FALSE(d.core.take_shortage(d.now));
+  }
+  d.arrive(channel, second);
+  source.receive_all();
+  d.drain(channel, source);
+  d.pass(1h);
+  CHECK_FALSE(d.core.take_shortage(d.now));
+}
+
+TEST_CASE("pull: whose source has everything or is being filled, or whose window is full, has no shortage") {
+  SUBCASE("a full window") {
+    driver d{{.window_chunks = 1}};
+    holder source{d.shape, 1};
+    source.begin();
+    source.receive({0, 1});
+    const channel_id channel = d.open(source);
+    d.look(channel, source);
+    d.arrive(channel, d.take(channel, kind::chunk));
+    d.look(channel, source);
+    const chunk_index second = d.take(channel, kind::chunk);
+    d.pass(1h);
+    CHECK_FALSE(d.core.take_shortage(d.now));
+    d.arrive(channel, second);
+    CHECK(d.core.take_shortage(d.now));
+  }
+  SUBCASE("a complete source") {
+    driver d;
+    holder trainer{d.shape, 1}, other{d.shape, 2};
+    other.begin();
+    const channel_id one = d.open(trainer), two = d.open(other);
+    d.look(two, other);
+    d.arrive(one, d.take(one, kind::chunk));
+    d.pass(1h);
+    CHECK_FALSE(d.core.take_shortage(d.now));
+    d.core.retire_source(0);
+    CHECK(d.core.take_shortage(d.now));
+  }
+  SUBCASE("an open version") {
+    driver d{{.needs_root = true, .open = true}};
+    holder trainer{d.shape, 1};
+    trainer.open();
+    trainer.fill({0});
+    const channel_id one = d.open(trainer);
+    d.arrive(one, d.take(one, kind::chunk));
+    d.pass(1h);
+    CHECK_FALSE(d.core.take_shortage(d.now));
+  }
 }
 
 TEST_CASE("pull: who has everything stalls no more") {

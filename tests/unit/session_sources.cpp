@@ -357,6 +357,39 @@ TEST_CASE("session: a stall is told once, until the server has answered") {
   CHECK(worker.sent_body<messages::source_failed_request>().detail == "again none");
 }
 
+TEST_CASE("session: a shortage is told without a lease, unless a stall is told, which it does not silence") {
+  driver worker;
+  worker.join();
+  worker.core.pull_ran_short(worker.now);
+  CHECK(worker.silent());
+  worker.start_update(3);
+  worker.core.pull_ran_short(worker.now);
+  const auto told = worker.sent<messages::source_failed_request>().value();
+  const auto& request = *get_if<messages::source_failed_request>(&told.body);
+  CHECK_FALSE(request.lease);
+  CHECK(request.reason == errc::busy);
+  CHECK(request.operation == operation_counter{1});
+  worker.clear_output();
+  worker.core.pull_ran_short(worker.now);
+  CHECK(worker.silent());
+  worker.core.pull_stalled(worker.now, "no new chunk");
+  const auto stall = worker.sent<messages::source_failed_request>().value();
+  CHECK(get_if<messages::source_failed_request>(&stall.body)->reason == errc::timed_out);
+  SUBCASE("nothing can be exchanged") {
+    messages::update_reply nothing;
+    nothing.version = 3;
+    worker.answer(told.sequence, std::move(nothing));
+  }
+  SUBCASE("a new server knows nothing of the update yet") {
+    worker.answer(told.sequence,
+                  messages::update_reply{{errc::unavailable, "not known"}, {}, false, {}, {}, {}});
+  }
+  CHECK(worker.no_action());
+  worker.clear_output();
+  worker.core.pull_ran_short(worker.now);
+  CHECK(worker.silent());
+}
+
 TEST_CASE("session: whatever ends the reading raises the epoch: what was received was shown") {
   driver worker;
   worker.join();

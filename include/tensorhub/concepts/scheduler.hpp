@@ -65,7 +65,8 @@ struct source_candidate {
 
 /// `index` is an index into the candidates. Empty: no candidate is good now; ask again when something
 /// changes. `reason` is static text. `displace`: the candidate has no credit left; one of its readers is to
-/// read from the new reader instead, which takes that reader's lease (only if the query allows it).
+/// read from the new reader instead, which takes that reader's lease (only if the query allows it). In an
+/// exchange (a reader gives a source for one that has every chunk) that reader gets what is given.
 struct source_choice {
   std::optional<std::size_t> index{};
   std::string_view reason{};

@@ -188,6 +188,11 @@ class pull {
   /// `take_stall` reports again if the stall continues after this call.
   void forgive_stall(time_point now) noexcept;
 
+  /// Returns true once per *shortage*: no source is known to have every chunk, and for a while none had a
+  /// chunk to take, though reads could have begun. A source that has every chunk would help, even if the
+  /// others go on.
+  [[nodiscard]] bool take_shortage(time_point now) noexcept;
+
   /// No read of this source is outstanding, no chunk of it waits for a header, and no more will be taken.
   [[nodiscard]] bool is_idle(source_slot slot) const noexcept;
   [[nodiscard]] bool is_lost(source_slot slot) const noexcept {
@@ -330,8 +335,8 @@ class pull {
     return lanes_[c.lane].last_posted + options_.slow_shortest;
   }
 
-  /// A pseudo-random chunk; the sequence is repeatable (xorshift64*, S. Vigna, 2016).
-  [[nodiscard]] chunk_index random_chunk() noexcept;
+  /// A repeatable sequence (xorshift64*, S. Vigna, 2016).
+  [[nodiscard]] std::uint64_t random() noexcept;
 
   [[nodiscard]] bool has_complete_source(const source_record* without = nullptr) const noexcept;
 
@@ -354,6 +359,31 @@ class pull {
     }
     return std::nullopt;
   }
+
+  /// One of the missing chunks whose bit is set, each with the same probability while they are no more than
+  /// `most_drawn_from`. (Chunks that few workers have lie together: a search from a random place would lead
+  /// most readers to the same one.)
+  template <typename Bits>
+  [[nodiscard]] std::optional<chunk_index> draw(Bits&& bits) {
+    const std::size_t words = missing_.size();
+    const std::size_t first = static_cast<std::size_t>(random()) % words;
+    std::uint64_t seen = 0, drawn = 0, word_drawn = 0;
+    for (std::size_t i = 0; i < words && seen < most_drawn_from; ++i) {
+      const std::size_t word = first + i < words ? first + i : first + i - words;
+      const std::uint64_t here = missing_[word] != 0 ? bits(word) : 0;
+      if (here == 0) continue;
+      const auto count = static_cast<std::uint64_t>(std::popcount(here));
+      seen += count;
+      if (random() % seen >= count) continue;  // as likely as its share of what has been seen
+      drawn = here;
+      word_drawn = word;
+    }
+    if (seen == 0) return std::nullopt;
+    for (auto below = random() % static_cast<std::uint64_t>(std::popcount(drawn)); below > 0; --below)
+      drawn &= drawn - 1;
+    return word_drawn * 64 + static_cast<chunk_index>(std::countr_zero(drawn));
+  }
+  static constexpr std::uint64_t most_drawn_from = 256;
 
   /// More than `limit` of the missing chunks have their bit set.
   template <typename Bits>
@@ -424,6 +454,11 @@ class pull {
     /// Reported since a source was lost; empty: none was lost.
     std::optional<std::uint32_t> of_orphans{};
   } stall_;
+  struct {
+    time_point reported{};
+    std::int64_t patience = 1;  ///< doubles with each report, until there is a source that has every chunk
+  } shortage_;
+  static constexpr std::int64_t most_shortage_patience = 1024;
   static constexpr std::uint32_t max_open_mismatches = 3;
   duration usual_{};                   ///< average time of one chunk read, over all sources
   std::deque<source_record> sources_;  ///< a deque, because callers borrow segments

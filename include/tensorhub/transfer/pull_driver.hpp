@@ -74,6 +74,8 @@ class pull_driver {
     std::function<void(lease_id)> source_released{};
     /// No source has had a new chunk for a while. Any lane calls it, without a lock.
     std::function<void(const std::string&)> stalled{};
+    /// A source that has every chunk would help (pull::take_shortage). Any lane calls it, without a lock.
+    std::function<void()> ran_short{};
     /// The digest table is known, so confirmed chunks may be shown from now on. Called once, before any
     /// `confirmed`, while the driver's lock is held: it must be short and must not call the driver.
     std::function<void(std::span<const digest128>)> believed{};

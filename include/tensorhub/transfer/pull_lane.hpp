@@ -189,7 +189,10 @@ class pull_lane : public lane_thread {
     std::vector<source_failure> failed{};
     std::vector<lease_id> released{};
     std::string stall{};
-    [[nodiscard]] bool empty() const noexcept { return failed.empty() && released.empty() && stall.empty(); }
+    bool is_short = false;
+    [[nodiscard]] bool empty() const noexcept {
+      return failed.empty() && released.empty() && stall.empty() && !is_short;
+    }
   };
   /// The lock is held.
   [[nodiscard]] findings take_findings();

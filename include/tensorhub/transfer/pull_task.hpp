@@ -98,6 +98,10 @@ struct pull_options {
   /// server may not know yet that a seed is dead; until it does, it lets the reader wait as long as some
   /// worker has the whole version.
   duration orphan_timeout = std::chrono::milliseconds{50};
+  /// Time in which no chunk could be taken until `take_shortage` reports it: a multiple of the usual time of
+  /// a read, and at least `shortage_shortest`; twice as long after each report.
+  std::int64_t shortage_factor = 4;
+  duration shortage_shortest = std::chrono::milliseconds{10};
   /// The pull drops a source whose read takes `slow_factor` times as long as the same read from another
   /// source would take, and at least `slow_shortest`, when the last reads of that source are all that is
   /// missing.

@@ -417,6 +417,7 @@ class fleet {
       transfer.forgive_stall(now);
       worker.core_.pull_stalled(now, "nothing new");
     }
+    if (transfer.take_shortage(now)) worker.core_.pull_ran_short(now);
     if (transfer.done()) return complete(worker);
     time_point due = now + std::chrono::milliseconds{600};  // for stalls
     for (const source_slot slot : worker.connected_)

@@ -667,6 +667,7 @@ class simulated_worker {
       transfer_->forgive_stall(events_->now());
       core_.pull_stalled(events_->now(), "nothing new");
     }
+    if (transfer_->take_shortage(events_->now())) core_.pull_ran_short(events_->now());
     while (const auto failure = transfer_->take_failure()) {
       check_was_unreadable(*failure);
       core_.source_failed(events_->now(), failure->lease, failure->reason, failure->detail);

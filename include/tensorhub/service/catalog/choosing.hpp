@@ -15,6 +15,8 @@
 ///    upstream, and only if no other worker can be one.
 ///  - *Handovers*: a worker that an order has set aside, and that hands its version over (retention.hpp), is
 ///    offered to the replica that takes the version from it, if nobody else can be one.
+///  - *Exchanges*: a reader that gives one of its sources is offered only workers that have every chunk. The
+///    reader that loses its lease on such a worker gets what is given (`find_exchange`).
 ///  - *Credits*: no worker gets more readers than the scheduler's limit. A worker without a free credit is
 ///    offered only to a reader that may displace one of the worker's readers; the displaced reader then reads
 ///    from the newcomer.
@@ -77,9 +79,7 @@ class choosing {
       const bool is_suspect = worker.is_suspect();
       const std::uint64_t held =
           worker.as_source.offered == offer::complete ? chunks : worker.progress.chunks_received;
-      (is_suspect ? suspects_ : candidates_)
-          .push_back({worker.id, &worker.place, worker.as_source.load, std::min(held, chunks), chunks,
-                      worker.spot, worker.publisher});
+      (is_suspect ? suspects_ : candidates_).push_back(candidate_of(worker, std::min(held, chunks), chunks));
       (is_suspect ? suspect_workers_ : workers_).push_back(&worker);
       return !is_suspect;
     };
@@ -101,6 +101,51 @@ class choosing {
     }
     const bool is_left = chosen.source == nullptr && offer_handover(asking, excluded, without, may_cross);
     return is_left ? ask(asking, may_displace, upstream) : chosen;
+  }
+
+  /// A source that has every chunk, and what the asker gives for it.
+  struct exchange {
+    worker_state* source = nullptr;  ///< null: there is none
+    lease_id gives{};                ///< of the asker
+    lease_id takes{};  ///< on `source`; its reader gets the source of `gives`. Zero: `source` has a credit
+  };
+
+  /// Nothing is exchanged while the server recovers and does not know all loads, if the asker has such a
+  /// source or has just been given another one, or for a source whose readers have just begun.
+  [[nodiscard]] exchange find_exchange(const asker& asking, const std::vector<incarnation>& excluded) {
+    const model_state& model = *asking.replica->model;
+    const auto known = model.versions.find(asking.version);
+    if (known == model.versions.end() || core_.recovering(model) || has_own_turn(asking)) return {};
+    forget_candidates();
+    pass_over_sources(asking);
+    const auto& shape = model.layouts[asking.shard];
+    const std::uint64_t chunks = shape ? shape->chunk_count() : 0;
+    const auto offer_one = [&](worker_state& worker) {
+      if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
+      if (&worker == asking.reader || worker.as_source.offered != offer::complete) return false;
+      if (worker.is_suspect() || worker.place.datacenter != asking.place->datacenter ||
+          contains(excluded, worker.id))
+        return false;
+      candidates_.push_back(candidate_of(worker, chunks, chunks));
+      workers_.push_back(&worker);
+      return true;
+    };
+    known->second.sources[asking.shard]->visit_near(*asking.place, of_each_group, random(), offer_one);
+    const auto offered = static_cast<std::uint32_t>(candidates_.size());
+    while (!candidates_.empty()) {
+      const source_choice said = scheduler_.choose(query_of(asking, true, false), candidates_);
+      if (!said.index || *said.index >= workers_.size()) break;
+      worker_state& source = *workers_[*said.index];
+      if (const exchange found = exchange_for(asking, source, said.displace); found.source != nullptr) {
+        const incarnation moved = found.takes ? core_.leases.at(found.takes).reader : incarnation{};
+        record(asking,
+               {core_.now, asking.version, source.id, "has everything, and the others are late", offered,
+                source.as_source.load, locality_between(*asking.place, source.place), true, moved});
+        return found;
+      }
+      strike(*said.index);
+    }
+    return {};
   }
 
   /// The chain of upstreams from `source` ends at a worker that has every chunk, and does not pass `without`.
@@ -136,8 +181,7 @@ class choosing {
       return false;
     const auto& known = model.layouts[asking.shard];
     const std::uint64_t chunks = known ? known->chunk_count() : 0;
-    candidates_.push_back({holder->id, &holder->place, holder->as_source.load, chunks, chunks, holder->spot,
-                           holder->publisher});
+    candidates_.push_back(candidate_of(*holder, chunks, chunks));
     workers_.push_back(holder);
     return true;
   }
@@ -178,15 +222,7 @@ class choosing {
 
   /// Asks the scheduler. If its choice is not possible, removes that candidate and asks again.
   [[nodiscard]] choice ask(const asker& asking, bool may_displace, bool upstream) {
-    source_query query;
-    query.reader = asking.reader != nullptr ? asking.reader->id : incarnation{};
-    query.place = asking.place;
-    query.version = asking.version;
-    query.shard = {asking.shard, asking.replica->model->shards};
-    query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, asking.sources_held);
-    query.sources_nearby = asking.sources_nearby;
-    query.served_on_host = !upstream && asking.served_on_host;
-    query.may_displace = may_displace;
+    const source_query query = query_of(asking, may_displace, upstream);
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     for (std::size_t tries = 0; tries <= offered; ++tries) {
       const source_choice said = scheduler_.choose(query, candidates_);
@@ -205,10 +241,118 @@ class choosing {
                         locality_between(*asking.place, source->place), upstream, moved});
         return out;
       }
-      candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(*said.index));
-      workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(*said.index));
+      strike(*said.index);
     }
     return {};
+  }
+  [[nodiscard]] static source_query query_of(const asker& asking, bool may_displace, bool upstream) {
+    source_query query;
+    query.reader = asking.reader != nullptr ? asking.reader->id : incarnation{};
+    query.place = asking.place;
+    query.version = asking.version;
+    query.shard = {asking.shard, asking.replica->model->shards};
+    query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, asking.sources_held);
+    query.sources_nearby = asking.sources_nearby;
+    query.served_on_host = !upstream && asking.served_on_host;
+    query.may_displace = may_displace;
+    return query;
+  }
+  [[nodiscard]] static source_candidate candidate_of(const worker_state& worker, std::uint64_t held,
+                                                     std::uint64_t chunks) {
+    return {worker.id, &worker.place, worker.as_source.load, held, chunks, worker.spot, worker.publisher};
+  }
+  void strike(std::size_t candidate) {
+    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(candidate));
+    workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(candidate));
+  }
+
+  /// The asker has a source that has every chunk, or one that it cannot have read much from yet.
+  [[nodiscard]] bool has_own_turn(const asker& asking) const {
+    return detail::any_of(asking.reader->as_reader.leases, [&](lease_id id) {
+      const lease_state& lease = core_.leases.at(id);
+      const worker_state* source = core_.find(lease.source);
+      if (!lease.lasts() || lease.operation != asking.operation || source == nullptr) return false;
+      return source->as_source.offered == offer::complete || has_just_begun(lease);
+    });
+  }
+  [[nodiscard]] bool has_just_begun(const lease_state& lease) const noexcept {
+    return core_.now - lease.given < shortest_turn;
+  }
+
+  /// Of the readers of a source without a credit, the one that has read from it the longest loses its place.
+  [[nodiscard]] exchange exchange_for(const asker& asking, worker_state& source, bool may_displace) {
+    exchange best;
+    if (source.as_source.load < limits().credits) {
+      if (const lease_id gives = find_gift(asking, source, nullptr, false)) best = {&source, gives, {}};
+      return best;
+    }
+    for (const lease_id id : source.as_source.readers) {
+      const lease_state& lease = core_.leases.at(id);
+      const worker_state* reader = movable_reader(asking, lease);
+      if (!may_displace || reader == nullptr || has_just_begun(lease)) continue;
+      if (operation_read_by(*reader) == nullptr) continue;
+      if (best.takes && core_.leases.at(best.takes).given <= lease.given) continue;
+      if (locality_between(reader->place, source.place) < locality_between(*asking.place, source.place))
+        continue;
+      const bool needs_upstream = lease.upstream || reader->as_reader.upstream == nullptr;
+      if (const lease_id gives = find_gift(asking, source, reader, needs_upstream))
+        best = {&source, gives, id};
+    }
+    return best;
+  }
+
+  /// A lease of the asker to give for `source`. If a reader gets it (`to` is not null), that reader can read
+  /// the lease's source, as its upstream if it needs one; of several, the nearest to that reader. Zero: none.
+  [[nodiscard]] lease_id find_gift(const asker& asking, const worker_state& source, const worker_state* to,
+                                   bool needs_upstream) {
+    const std::vector<lease_id>& all = asking.reader->as_reader.leases;
+    const std::size_t first = all.empty() ? 0 : static_cast<std::size_t>(random()) % all.size();
+    lease_id best;
+    locality best_distance{};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const lease_state& lease = core_.leases.at(all[(first + i) % all.size()]);
+      const worker_state* given = core_.find(lease.source);
+      if (!lease.lasts() || lease.operation != asking.operation || lease.crossing || given == nullptr)
+        continue;
+      const bool is_on_host = locality_between(*asking.place, given->place) == locality::same_host;
+      if (is_on_host && locality_between(*asking.place, source.place) != locality::same_host) continue;
+      if (to != nullptr && !can_get(*to, lease, *given, needs_upstream)) continue;
+      const locality distance = to == nullptr ? locality{} : locality_between(to->place, given->place);
+      if (best && distance >= best_distance) continue;
+      best = lease.id;
+      best_distance = distance;
+    }
+    return best;
+  }
+  /// The reader can read the source of this lease of another reader.
+  [[nodiscard]] bool can_get(const worker_state& reader, const lease_state& lease, const worker_state& source,
+                             bool as_upstream) const {
+    if (&source == &reader || source.is_suspect() || is_over_credits(lease, source)) return false;
+    if (source.as_source.offered == offer::none || source.as_source.version != lease.version) return false;
+    if (reads_from(reader, source.id, reader.as_reader.operation) || has_excluded(reader, source.id))
+      return false;
+    return !as_upstream || leads_to_everything(source, &reader);
+  }
+  /// The lease is one of those of an earlier server by which the source has more readers than its credits: it
+  /// may last, but makes room for no other.
+  [[nodiscard]] bool is_over_credits(const lease_state& lease, const worker_state& source) const noexcept {
+    return lease.inherited && source.as_source.load > limits().credits;
+  }
+
+  /// The source has failed this reader in its running update.
+  [[nodiscard]] static bool has_excluded(const worker_state& reader, incarnation source) {
+    operation_state* operation = operation_read_by(reader);
+    return operation != nullptr && contains(member_of(*operation, reader.shard.index)->excluded, source);
+  }
+
+  /// The reader of a lease that may go to the asker; null: the lease stays where it is.
+  [[nodiscard]] const worker_state* movable_reader(const asker& asking, const lease_state& lease) const {
+    const worker_state* reader = core_.find(lease.reader);
+    const worker_state* source = core_.find(lease.source);
+    if (!lease.lasts() || lease.is_reserved() || lease.crossing || reader == nullptr) return nullptr;
+    if (reader == asking.reader || lease.version != asking.version) return nullptr;
+    if (lease.operation != reader->as_reader.operation || is_over_credits(lease, *source)) return nullptr;
+    return reader->place.datacenter == asking.place->datacenter ? reader : nullptr;
   }
 
   /// A lease on `source` whose reader may read from the asker instead; empty: none.
@@ -217,12 +361,8 @@ class choosing {
     const std::size_t first = count == 0 ? 0 : random() % count;
     for (std::size_t i = 0; i < count; ++i) {
       const lease_state& lease = core_.leases.at(source.as_source.readers[(first + i) % count]);
-      const worker_state* moved = core_.find(lease.reader);
-      if (!lease.lasts() || lease.is_reserved() || lease.crossing || moved == nullptr) continue;
-      if (moved == asking.reader || reads_from(*moved, asking.reader->id, moved->as_reader.operation) ||
-          lease.version != asking.version)
-        continue;
-      if (moved->place.datacenter != asking.place->datacenter) continue;
+      const worker_state* moved = movable_reader(asking, lease);
+      if (moved == nullptr || reads_from(*moved, asking.reader->id, moved->as_reader.operation)) continue;
       // The displaced reader will get its missing chunks through the newcomer, so the newcomer must not
       // depend on the displaced reader.
       const bool depends = lease.upstream && !upstream && !leads_to_everything(*asking.reader, moved);
@@ -249,6 +389,8 @@ class choosing {
 
   static constexpr std::size_t of_each_group = 8;
   static constexpr std::size_t decisions_remembered = 16;
+  /// A reader keeps a source that has every chunk for so long at least.
+  static constexpr duration shortest_turn = std::chrono::milliseconds{100};
 
   core& core_;
   any_scheduler scheduler_;

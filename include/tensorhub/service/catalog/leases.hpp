@@ -98,6 +98,28 @@ class leases {
       grow(operation, reader, excluded, &told);
   }
 
+  /// The reader's sources do not keep up with it: gives it one that has every chunk, in exchange for one of
+  /// its own. If that source has no credit left, the reader that has read from it the longest gets what this
+  /// reader gives. So readers take turns at a source that all of them need, and slow ones do not keep it to
+  /// themselves. Nobody has more sources or readers than before, and no report about others is believed.
+  void exchange(const operation_state& operation, worker_state& reader,
+                const std::vector<incarnation>& excluded) {
+    const auto found = choosing_.find_exchange(asker_of(operation, reader.shard.index, &reader), excluded);
+    if (found.source == nullptr) return;
+    worker_state* const other = found.takes ? core_.find(core_.leases.at(found.takes).reader) : nullptr;
+    worker_state* const given = core_.find(core_.leases.at(found.gives).source);
+    const bool is_their_upstream =
+        other != nullptr && (core_.leases.at(found.takes).upstream || other->as_reader.upstream == nullptr);
+    withdraw(core_.leases.at(found.gives), reader);
+    if (other != nullptr) withdraw(core_.leases.at(found.takes), *other);
+    push_source(operation, grant(*found.source, operation, reader.shard.index, &reader, false, true), reader,
+                found.gives);
+    if (other == nullptr) return;
+    const operation_state& theirs = *operation_read_by(*other);
+    push_source(theirs, grant(*given, theirs, other->shard.index, other, false, is_their_upstream), *other,
+                found.takes);
+  }
+
   /// `sources` new ones have become readable: tries again to give more of them to a few hungry readers each.
   void feed(model_state& model, version_number version, std::uint32_t shard, std::size_t sources) {
     const auto record = model.versions.find(version);
@@ -297,6 +319,7 @@ class leases {
       settle_place(lease, reader);
     }
     lease.reader = reader.id;
+    lease.given = core_.now;
     if (reader.is_barred_as_source()) stop_seeding(lease);
     set_upstream(reader, lease);
   }
@@ -437,14 +460,6 @@ class leases {
   [[nodiscard]] bool has_sources(const worker_state& worker) const {
     return detail::any_of(worker.as_reader.leases,
                           [this](lease_id id) { return !core_.leases.at(id).is_reserved(); });
-  }
-  /// The update for which the worker is reading; null: none.
-  [[nodiscard]] operation_state* operation_read_by(const worker_state& reader) const {
-    operation_state* operation =
-        find_operation(*reader.replica, reader.as_reader.operation, reader.shard.index);
-    if (operation == nullptr || operation->is_closed() || operation->is_publish) return nullptr;
-    const member_state* member = member_of(*operation, reader.shard.index);
-    return member != nullptr && member->phase == phase::assigned ? operation : nullptr;
   }
   [[nodiscard]] bool leads_to_everything(const worker_state& source, const worker_state* without) const {
     return choosing_.leads_to_everything(source, without);

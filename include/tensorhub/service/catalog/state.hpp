@@ -464,6 +464,14 @@ struct model_state {
   }
   return nullptr;
 }
+/// The update for which the worker is reading; null: none.
+[[nodiscard]] inline operation_state* operation_read_by(const worker_state& reader) {
+  operation_state* operation =
+      find_operation(*reader.replica, reader.as_reader.operation, reader.shard.index);
+  if (operation == nullptr || operation->is_closed() || operation->is_publish) return nullptr;
+  const member_state* member = member_of(*operation, reader.shard.index);
+  return member != nullptr && member->phase == phase::assigned ? operation : nullptr;
+}
 /// Something that waits knows of this request of the worker, and will answer it.
 [[nodiscard]] inline bool is_awaited(const worker_state& worker, request_sequence sequence) {
   if (worker.drain && worker.drain->sequence == sequence) return true;

@@ -37,7 +37,7 @@ class tally {
     } else if (const auto* failed = get_if<messages::source_failed_request>(&body)) {
       if (failed->lease)
         seen.sources_failed.add(failed->reason);
-      else
+      else if (!failed->is_shortage())
         ++seen.stalls;
     } else if (const auto* cut = get_if<messages::cut_off_done_request>(&body)) {
       if (!cut->reader) ++seen.drains_forced;

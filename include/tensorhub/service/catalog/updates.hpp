@@ -99,6 +99,11 @@ class updates {
     }
     worker.as_reader.operation = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
+    if (request.is_shortage()) {
+      leases_.grow(*operation, worker, member->excluded, &found);
+      if (found.empty()) leases_.exchange(*operation, worker, member->excluded);
+      return core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
+    }
     if (!request.lease) leases::note_stall(*operation, worker);
     leases_.grow(*operation, worker, member->excluded, &found);
     if (!request.lease) leases_.relieve(*operation, worker, member->excluded, found);
@@ -121,7 +126,7 @@ class updates {
 
   void on(worker_state& worker, request_sequence sequence, const messages::receiving_request& request) {
     core_.answer(worker, sequence, messages::status_reply{});
-    operation_state* operation = leases_.operation_read_by(worker);
+    operation_state* operation = operation_read_by(worker);
     if (operation == nullptr || (request.operation && request.operation != operation->counter)) return;
     show(*operation, worker, request.shows);
     leases_.grow(*operation, worker, member_of(*operation, worker.shard.index)->excluded, nullptr);

@@ -81,6 +81,9 @@ class operations : public questions {
   /// No source has had new chunks for a while. Nothing is said while the server has not answered the last
   /// such report.
   void pull_stalled(time_point now, std::string detail);
+  /// A shortage (pull::take_shortage). Nothing is said while the server has not answered the last report of a
+  /// shortage, or of a stall.
+  void pull_ran_short(time_point now);
   /// The action `offload` could not be carried out.
   void offload_failed(time_point now, version_number version, messages::status reason);
 

@@ -313,6 +313,24 @@ TENSORHUB_DECL void pull::forgive_stall(time_point now) noexcept {
   if (stall_.of_orphans) ++*stall_.of_orphans;
 }
 
+TENSORHUB_DECL bool pull::take_shortage(time_point now) noexcept {
+  if (has_complete_source()) shortage_.patience = 1;
+  if (missing_count_ == 0 || open_.is_open || usual_.count() == 0 || has_complete_source()) return false;
+  time_point since = shortage_.reported;
+  bool has_room = false;
+  for (const lane_record& lane : lanes_) {
+    if (lane.is_away) return false;
+    since = std::max({since, lane.last_posted, lane.attends_since});
+    has_room = has_room || lane.in_flight < options_.window_chunks;
+  }
+  if (!has_room) return false;
+  const duration once = std::max(options_.shortage_shortest, options_.shortage_factor * usual_);
+  if (now - since < shortage_.patience * once) return false;
+  shortage_.reported = now;
+  shortage_.patience = std::min(2 * shortage_.patience, most_shortage_patience);
+  return true;
+}
+
 TENSORHUB_DECL bool pull::is_idle(source_slot slot) const noexcept {
   const source_record& from = sources_[slot];
   if (from.state == source_state::reading) return false;
@@ -570,7 +588,7 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
   const bool may_wait = is_reading && now < busy_until(c) && !has_complete_source(&from);
   const bool has_few = !from.waited_in_vain && !more_than(most_left_to_others(c.slot), rare);
   if (!may_wait || !has_few)
-    if (const auto other = scan(random_chunk(), rare)) {
+    if (const auto other = draw(rare)) {
       from.waited_in_vain = from.waited_in_vain || (has_few && is_reading);
       return other;
     }
@@ -581,11 +599,11 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
   return scan(from.cursor, [&](std::size_t word) { return missing_[word]; });
 }
 
-TENSORHUB_DECL chunk_index pull::random_chunk() noexcept {
+TENSORHUB_DECL std::uint64_t pull::random() noexcept {
   random_ ^= random_ >> 12;
   random_ ^= random_ << 25;
   random_ ^= random_ >> 27;
-  return (random_ * 0x2545f4914f6cdd1dull >> 16) % states_.size();
+  return random_ * 0x2545f4914f6cdd1dull >> 16;
 }
 
 TENSORHUB_DECL bool pull::may_only_start(const source_record& from) const noexcept {

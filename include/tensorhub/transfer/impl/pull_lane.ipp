@@ -70,6 +70,7 @@ TENSORHUB_DECL pull_lane::findings pull_lane::take_findings() {
   }
   if (has_connected_ && driver_->core_.take_stall(pull_driver::now()))
     found.stall = driver_->describe_stall();
+  found.is_short = driver_->core_.take_shortage(pull_driver::now());
   return found;
 }
 
@@ -82,6 +83,7 @@ TENSORHUB_DECL void pull_lane::tell(const findings& found) const {
     for (const lease_id lease : found.released) to.source_released(lease);
   }
   if (!found.stall.empty() && to.stalled) to.stalled(found.stall);
+  if (found.is_short && to.ran_short) to.ran_short();
 }
 
 TENSORHUB_DECL pull_lane::closing_endpoint pull_lane::close_channel(channel_record& channel) {

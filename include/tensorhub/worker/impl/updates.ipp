@@ -338,6 +338,9 @@ TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order
     whole_->counted.stalled();
     whole_->client.with([&](session& core, time_point now) { core.pull_stalled(now, detail); });
   };
+  out.ran_short = [this] {
+    whole_->client.with([](session& core, time_point now) { core.pull_ran_short(now); });
+  };
   out.chunks_received = &chunks_received_;
   return out;
 }
