@@ -453,11 +453,10 @@ class pull {
     time_point last_progress{};
     /// Reported since a source was lost; empty: none was lost.
     std::optional<std::uint32_t> of_orphans{};
+    time_point shortage_reported{};
+    /// Doubles with each report, until there is a source that has every chunk.
+    std::int64_t shortage_patience = 1;
   } stall_;
-  struct {
-    time_point reported{};
-    std::int64_t patience = 1;  ///< doubles with each report, until there is a source that has every chunk
-  } shortage_;
   static constexpr std::int64_t most_shortage_patience = 1024;
   static constexpr std::uint32_t max_open_mismatches = 3;
   duration usual_{};                   ///< average time of one chunk read, over all sources

@@ -314,9 +314,9 @@ TENSORHUB_DECL void pull::forgive_stall(time_point now) noexcept {
 }
 
 TENSORHUB_DECL bool pull::take_shortage(time_point now) noexcept {
-  if (has_complete_source()) shortage_.patience = 1;
+  if (has_complete_source()) stall_.shortage_patience = 1;
   if (missing_count_ == 0 || open_.is_open || usual_.count() == 0 || has_complete_source()) return false;
-  time_point since = shortage_.reported;
+  time_point since = stall_.shortage_reported;
   bool has_room = false;
   for (const lane_record& lane : lanes_) {
     if (lane.is_away) return false;
@@ -325,9 +325,9 @@ TENSORHUB_DECL bool pull::take_shortage(time_point now) noexcept {
   }
   if (!has_room) return false;
   const duration once = std::max(options_.shortage_shortest, options_.shortage_factor * usual_);
-  if (now - since < shortage_.patience * once) return false;
-  shortage_.reported = now;
-  shortage_.patience = std::min(2 * shortage_.patience, most_shortage_patience);
+  if (now - since < stall_.shortage_patience * once) return false;
+  stall_.shortage_reported = now;
+  stall_.shortage_patience = std::min(2 * stall_.shortage_patience, most_shortage_patience);
   return true;
 }
 
