@@ -126,6 +126,34 @@ TEST_CASE("a reader that joins while another is in the middle reads from it too"
   CHECK(first.memory.holds(1));
 }
 
+/// The default with one source for each reader, and two readers for each source.
+struct one_source : tensorhub::nearest_source {
+  struct options {};
+  explicit one_source(options) : nearest_source{{.most = {1, 2}}} {}
+};
+
+TEST_CASE("a reader whose source does not keep up gets the trainer in exchange for it") {
+  using narrow_hub = tensorhub::hub<paced, one_source, tensorhub::group_consistent, tensorhub::xxh3_128>;
+  narrow_hub::reference_server server;
+  member<narrow_hub::publisher> source{in_small_chunks(server.address(), "trainer-0"), large_words,
+                                       slow_source()};
+  source.publish(1);
+  const auto gate = std::make_shared<read_gate>(half_bytes);
+  member<narrow_hub::subscriber> first{in_small_chunks(server.address(), "rollout-0"), large_words,
+                                       gated_by(gate)};
+  auto running = first.worker.update_async(latest, 60s);
+  REQUIRE(gate->wait_until_shut(30s));
+  member<narrow_hub::subscriber> second{in_small_chunks(server.address(), "rollout-1"), large_words};
+  const auto done = second.worker.update(latest, 60s);
+  CHECK_MESSAGE(!running.done(), "the first reader was to be held in the middle");
+  CHECK(bytes_from(done, "trainer-0") > 0);
+  CHECK(bytes_from(done, "rollout-0") > 0);
+  CHECK(second.memory.holds(1));
+  CHECK(second.worker.why().find("has everything, and the others are late") != std::string::npos);
+  gate->open();
+  CHECK(running.wait(60s).version == 1);
+}
+
 TEST_CASE("a source that is killed in the middle of its own transfer costs nobody the version") {
   text_pipe pipe;
   child_process doomed{[&] {
