@@ -149,7 +149,7 @@ TEST_CASE("a reader whose source does not keep up gets the trainer in exchange f
   CHECK(bytes_from(done, "trainer-0") > 0);
   CHECK(bytes_from(done, "rollout-0") > 0);
   CHECK(second.memory.holds(1));
-  CHECK(second.worker.why().find("has everything, and the others are late") != std::string::npos);
+  CHECK(second.worker.why().find("has every chunk; after a shortage") != std::string::npos);
   gate->open();
   CHECK(running.wait(60s).version == 1);
 }

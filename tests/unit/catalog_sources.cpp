@@ -342,7 +342,9 @@ TEST_CASE("catalog: readers that run short take turns at the source that has eve
   }
   CHECK(had_a_turn.size() == readers.size());
   CHECK(server.core.statistics().stalls == 0);
-  CHECK(server.why("rollout-11").find("has everything, and the others are late") != std::string::npos);
+  const std::string why = server.why("rollout-11");
+  CHECK(why.find("has every chunk; after a shortage; rollout-") != std::string::npos);
+  CHECK(why.find("reads from the newcomer instead", why.find("after a shortage")) == std::string::npos);
 }
 
 /// A trainer, a reader of it, and one that reads from that reader; with one credit each, and long enough ago.
@@ -411,7 +413,7 @@ struct upstreams_only {
 };
 
 TEST_CASE("catalog: what is not exchanged") {
-  SUBCASE("a place for what the reader that loses it cannot use") {
+  SUBCASE("a lease, if its reader cannot read the source that is given") {
     line s;  // `b` has only `a` to give
     CHECK_FALSE(s.run_short(s.b).has_value());
   }
@@ -460,6 +462,27 @@ TEST_CASE("catalog: what is not exchanged") {
     server.clear();
     server.run_short(c);
     CHECK_FALSE(server.push<messages::reassign_push>(c).has_value());
+  }
+}
+
+TEST_CASE("catalog: an exchange leaves no reader without a source outside its rack") {
+  for (const bool has_racks : {false, true}) {
+    CAPTURE(has_racks);
+    driver<> server{{}, nearest_source{{.most = {1, 2}}}};
+    location place{.datacenter = "d"};
+    const incarnation trainer = server.join_at(1, "trainer", place);
+    if (has_racks) place.rack = "r";
+    const incarnation a = server.join_at(2, "rollout-a", place), b = server.join_at(3, "rollout-b", place),
+                      c = server.join_at(4, "rollout-c", place);
+    REQUIRE(server.publish(trainer, 1).ok());
+    REQUIRE(server.start_update(a).source == trainer);
+    REQUIRE(server.start_shown(b).at(0).source == trainer);
+    REQUIRE(server.start_shown(c).at(0).source == b);
+    server.pass_alive(100ms, {trainer, a, b, c});
+    server.clear();
+    server.run_short(c);
+    CHECK(reads(server, c, trainer) == !has_racks);
+    CHECK(reads(server, a, b) == !has_racks);
   }
 }
 

@@ -890,7 +890,7 @@ TEST_CASE("pull: a shortage is told when nothing could be taken for some reads' 
   CHECK_FALSE(d.core.take_shortage(d.now));
 }
 
-TEST_CASE("pull: whose source has everything or is being filled, or whose window is full, has no shortage") {
+TEST_CASE("pull: a reader with a complete source, an open version or a full window has no shortage") {
   SUBCASE("a full window") {
     driver d{{.window_chunks = 1}};
     holder source{d.shape, 1};

@@ -41,7 +41,8 @@ struct source_query {
   const location* place = nullptr;  ///< the reader's
   version_number version{};
   shard_of shard{};
-  std::uint32_t sources_held = 0;    ///< zero: the query is for its upstream
+  /// Zero: the query is for its upstream. (In an exchange it is not, though the source becomes the upstream.)
+  std::uint32_t sources_held = 0;
   std::uint32_t sources_nearby = 0;  ///< how many of these are on its host or in its rack
   /// One of these is on its host and has every chunk, and the reader has not run out of new chunks.
   bool served_on_host = false;
@@ -66,7 +67,7 @@ struct source_candidate {
 /// `index` is an index into the candidates. Empty: no candidate is good now; ask again when something
 /// changes. `reason` is static text. `displace`: the candidate has no credit left; one of its readers is to
 /// read from the new reader instead, which takes that reader's lease (only if the query allows it). In an
-/// exchange (a reader gives a source for one that has every chunk) that reader gets what is given.
+/// exchange (a reader gives a source for one that has every chunk) that reader gets the source that is given.
 struct source_choice {
   std::optional<std::size_t> index{};
   std::string_view reason{};

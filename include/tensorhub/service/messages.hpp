@@ -269,8 +269,9 @@ struct holding_request {
 struct source_failed_request {
   operation_counter operation{};
   lease_id lease{};  ///< zero: no source has failed, but none had new chunks for a while
-  /// With a lease: why that source failed. Without one: `timed_out`, or `busy` of a *shortage*: the while was
-  /// short, and a further source is asked for, or one that has every chunk in exchange for another one.
+  /// With a lease: why that source failed. Without one: `timed_out` for a stall; `busy` for a *shortage*,
+  /// which asks for a further source, or for an exchange (by a reassign_push); an answer without sources is
+  /// no refusal then.
   errc reason = errc::source_lost;
   std::string detail{};
   [[nodiscard]] bool is_shortage() const noexcept { return !lease && reason == errc::busy; }

@@ -188,9 +188,9 @@ class pull {
   /// `take_stall` reports again if the stall continues after this call.
   void forgive_stall(time_point now) noexcept;
 
-  /// Returns true once per *shortage*: no source is known to have every chunk, and for a while none had a
-  /// chunk to take, though reads could have begun. A source that has every chunk would help, even if the
-  /// others go on.
+  /// Returns true once per *shortage*: no source is known to have every chunk, and no read was begun for a
+  /// while although a lane's window had room. A source that has every chunk would help, even if the others go
+  /// on.
   [[nodiscard]] bool take_shortage(time_point now) noexcept;
 
   /// No read of this source is outstanding, no chunk of it waits for a header, and no more will be taken.

@@ -15,11 +15,12 @@
 ///    upstream, and only if no other worker can be one.
 ///  - *Handovers*: a worker that an order has set aside, and that hands its version over (retention.hpp), is
 ///    offered to the replica that takes the version from it, if nobody else can be one.
-///  - *Exchanges*: a reader that gives one of its sources is offered only workers that have every chunk. The
-///    reader that loses its lease on such a worker gets what is given (`find_exchange`).
+///  - *Exchanges*: a reader that gives one of its sources is offered only workers of its datacenter that have
+///    every chunk and are no suspects. The reader that loses its lease on such a worker gets the source that
+///    is given (`find_exchange`).
 ///  - *Credits*: no worker gets more readers than the scheduler's limit. A worker without a free credit is
 ///    offered only to a reader that may displace one of the worker's readers; the displaced reader then reads
-///    from the newcomer.
+///    from the newcomer, or in an exchange from what is given.
 ///
 /// Every choice is recorded with its reason (`why`).
 
@@ -110,8 +111,9 @@ class choosing {
     lease_id takes{};  ///< on `source`; its reader gets the source of `gives`. Zero: `source` has a credit
   };
 
-  /// Nothing is exchanged while the server recovers and does not know all loads, if the asker has such a
-  /// source or has just been given another one, or for a source whose readers have just begun.
+  /// Empty while the server recovers (it does not know all loads yet), or if the asker has such a source or
+  /// was given any source within `shortest_turn`. A reader loses no source that it was given within that
+  /// time.
   [[nodiscard]] exchange find_exchange(const asker& asking, const std::vector<incarnation>& excluded) {
     const model_state& model = *asking.replica->model;
     const auto known = model.versions.find(asking.version);
@@ -137,10 +139,21 @@ class choosing {
       if (!said.index || *said.index >= workers_.size()) break;
       worker_state& source = *workers_[*said.index];
       if (const exchange found = exchange_for(asking, source, said.displace); found.source != nullptr) {
-        const incarnation moved = found.takes ? core_.leases.at(found.takes).reader : incarnation{};
-        record(asking,
-               {core_.now, asking.version, source.id, "has everything, and the others are late", offered,
-                source.as_source.load, locality_between(*asking.place, source.place), true, moved});
+        decision_state decision{core_.now,
+                                asking.version,
+                                source.id,
+                                "has every chunk; after a shortage",
+                                offered,
+                                source.as_source.load,
+                                locality_between(*asking.place, source.place),
+                                true,
+                                {},
+                                {}};
+        if (found.takes) {
+          decision.displaced = core_.leases.at(found.takes).reader;
+          decision.given = core_.leases.at(found.gives).source;
+        }
+        record(asking, decision);
         return found;
       }
       strike(*said.index);
@@ -227,7 +240,7 @@ class choosing {
     for (std::size_t tries = 0; tries <= offered; ++tries) {
       const source_choice said = scheduler_.choose(query, candidates_);
       if (!said.index || *said.index >= workers_.size()) {
-        record(asking, {core_.now, asking.version, {}, said.reason, offered, 0, {}, upstream, {}});
+        record(asking, {core_.now, asking.version, {}, said.reason, offered, 0, {}, upstream, {}, {}});
         return {};
       }
       worker_state* source = workers_[*said.index];
@@ -237,8 +250,16 @@ class choosing {
       if (leads && !has_credit && said.displace) out.displaced = place_in(asking, *source, upstream);
       if (leads && (has_credit || out.displaced)) {
         const incarnation moved = out.displaced ? core_.leases.at(out.displaced).reader : incarnation{};
-        record(asking, {core_.now, asking.version, source->id, said.reason, offered, source->as_source.load,
-                        locality_between(*asking.place, source->place), upstream, moved});
+        record(asking, {core_.now,
+                        asking.version,
+                        source->id,
+                        said.reason,
+                        offered,
+                        source->as_source.load,
+                        locality_between(*asking.place, source->place),
+                        upstream,
+                        moved,
+                        {}});
         return out;
       }
       strike(*said.index);
@@ -279,11 +300,11 @@ class choosing {
     return core_.now - lease.given < shortest_turn;
   }
 
-  /// Of the readers of a source without a credit, the one that has read from it the longest loses its place.
+  /// Of the readers of a source without a credit, the one that has read from it the longest loses its lease.
   [[nodiscard]] exchange exchange_for(const asker& asking, worker_state& source, bool may_displace) {
     exchange best;
     if (source.as_source.load < limits().credits) {
-      if (const lease_id gives = find_gift(asking, source, nullptr, false)) best = {&source, gives, {}};
+      if (const lease_id gives = find_given(asking, source, nullptr, false)) best = {&source, gives, {}};
       return best;
     }
     for (const lease_id id : source.as_source.readers) {
@@ -295,7 +316,7 @@ class choosing {
       if (locality_between(reader->place, source.place) < locality_between(*asking.place, source.place))
         continue;
       const bool needs_upstream = lease.upstream || reader->as_reader.upstream == nullptr;
-      if (const lease_id gives = find_gift(asking, source, reader, needs_upstream))
+      if (const lease_id gives = find_given(asking, source, reader, needs_upstream))
         best = {&source, gives, id};
     }
     return best;
@@ -303,8 +324,8 @@ class choosing {
 
   /// A lease of the asker to give for `source`. If a reader gets it (`to` is not null), that reader can read
   /// the lease's source, as its upstream if it needs one; of several, the nearest to that reader. Zero: none.
-  [[nodiscard]] lease_id find_gift(const asker& asking, const worker_state& source, const worker_state* to,
-                                   bool needs_upstream) {
+  [[nodiscard]] lease_id find_given(const asker& asking, const worker_state& source, const worker_state* to,
+                                    bool needs_upstream) {
     const std::vector<lease_id>& all = asking.reader->as_reader.leases;
     const std::size_t first = all.empty() ? 0 : static_cast<std::size_t>(random()) % all.size();
     lease_id best;
@@ -314,8 +335,11 @@ class choosing {
       const worker_state* given = core_.find(lease.source);
       if (!lease.lasts() || lease.operation != asking.operation || lease.crossing || given == nullptr)
         continue;
-      const bool is_on_host = locality_between(*asking.place, given->place) == locality::same_host;
-      if (is_on_host && locality_between(*asking.place, source.place) != locality::same_host) continue;
+      const locality from_asker = locality_between(*asking.place, given->place);
+      if (from_asker == locality::same_host && locality_between(*asking.place, source.place) > from_asker)
+        continue;
+      if (loses_way_out(*asking.place, *given, source)) continue;
+      if (to != nullptr && loses_way_out(to->place, source, *given)) continue;
       if (to != nullptr && !can_get(*to, lease, *given, needs_upstream)) continue;
       const locality distance = to == nullptr ? locality{} : locality_between(to->place, given->place);
       if (best && distance >= best_distance) continue;
@@ -323,6 +347,12 @@ class choosing {
       best_distance = distance;
     }
     return best;
+  }
+  /// With `next` instead of `old`, a reader there has one source less outside its rack, or none any more.
+  [[nodiscard]] static bool loses_way_out(const location& reader, const worker_state& old,
+                                          const worker_state& next) noexcept {
+    return locality_between(reader, old.place) >= locality::same_datacenter &&
+           locality_between(reader, next.place) < locality::same_datacenter;
   }
   /// The reader can read the source of this lease of another reader.
   [[nodiscard]] bool can_get(const worker_state& reader, const lease_state& lease, const worker_state& source,
@@ -389,14 +419,14 @@ class choosing {
 
   static constexpr std::size_t of_each_group = 8;
   static constexpr std::size_t decisions_remembered = 16;
-  /// A reader keeps a source that has every chunk for so long at least.
+  /// An exchange neither takes a source that was given more recently than this, nor helps a reader that was.
   static constexpr duration shortest_turn = std::chrono::milliseconds{100};
 
   core& core_;
   any_scheduler scheduler_;
   std::uint64_t stamp_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
-  std::vector<source_candidate> candidates_;  ///< scratch memory of `choose`
+  std::vector<source_candidate> candidates_;  ///< scratch memory of a query
   std::vector<worker_state*> workers_;
   std::vector<source_candidate> suspects_;  ///< scratch memory of `choose`: candidates of last resort
   std::vector<worker_state*> suspect_workers_;

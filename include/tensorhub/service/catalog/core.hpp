@@ -224,7 +224,9 @@ struct core {
     text += name(decision.source) + " (" + std::string{to_string(decision.distance)} + ", " +
             std::to_string(decision.load) + " readers), of " + std::to_string(decision.candidates) +
             " candidates: " + std::string{decision.reason};
-    if (decision.displaced) text += "; " + name(decision.displaced) + " reads from the newcomer instead";
+    if (decision.displaced)
+      text += "; " + name(decision.displaced) + " reads from " +
+              (decision.given ? name(decision.given) : std::string{"the newcomer"}) + " instead";
     return text;
   }
   void log(log_level level, std::string text, log_fields about = {}) {

@@ -6,8 +6,8 @@
 /// from its assignment, also while it is only reserved for a shard that has not called yet; a drain is
 /// answered when no lease on its worker is left.
 ///
-/// The first lease of a reader is its upstream. Upstreams form no cycle and end at a worker that has every
-/// chunk. A reader that loses its upstream gets another, or promotes one of its other sources.
+/// The first lease of a reader is its upstream at first. Upstreams form no cycle and end at a worker that has
+/// every chunk. A reader that loses its upstream gets another, or promotes one of its other sources.
 
 #include <algorithm>
 #include <bit>
@@ -98,10 +98,10 @@ class leases {
       grow(operation, reader, excluded, &told);
   }
 
-  /// The reader's sources do not keep up with it: gives it one that has every chunk, in exchange for one of
-  /// its own. If that source has no credit left, the reader that has read from it the longest gets what this
-  /// reader gives. So readers take turns at a source that all of them need, and slow ones do not keep it to
-  /// themselves. Nobody has more sources or readers than before, and no report about others is believed.
+  /// The reader has reported a shortage. Exchanges one of its sources for one that has every chunk. If that
+  /// source has no credit left, the reader that has read from it the longest gets the source that is given.
+  /// So readers take turns at a source that all of them need. No reader gets more sources, no source gets
+  /// more readers than its credits, and no worker's report about another is believed.
   void exchange(const operation_state& operation, worker_state& reader,
                 const std::vector<incarnation>& excluded) {
     const auto found = choosing_.find_exchange(asker_of(operation, reader.shard.index, &reader), excluded);

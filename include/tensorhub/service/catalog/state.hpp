@@ -83,7 +83,8 @@ struct decision_state {
   std::uint32_t load = 0;  ///< of the source, before this decision
   locality distance{};
   bool upstream = false;
-  incarnation displaced{};  ///< the reader that now reads from the asking worker instead
+  incarnation displaced{};  ///< the reader that lost its lease on `source`
+  incarnation given{};      ///< what that reader reads instead; zero: the asking worker
 };
 
 /// Whether a worker is offered to readers, and in which state.

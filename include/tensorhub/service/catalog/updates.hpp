@@ -99,13 +99,12 @@ class updates {
     }
     worker.as_reader.operation = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
+    if (!request.lease && !request.is_shortage()) leases::note_stall(*operation, worker);
+    leases_.grow(*operation, worker, member->excluded, &found);
     if (request.is_shortage()) {
-      leases_.grow(*operation, worker, member->excluded, &found);
       if (found.empty()) leases_.exchange(*operation, worker, member->excluded);
       return core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
     }
-    if (!request.lease) leases::note_stall(*operation, worker);
-    leases_.grow(*operation, worker, member->excluded, &found);
     if (!request.lease) leases_.relieve(*operation, worker, member->excluded, found);
     const bool may_retry = request.reason == errc::source_lost || request.reason == errc::timed_out ||
                            request.reason == errc::unavailable;

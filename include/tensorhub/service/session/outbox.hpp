@@ -95,8 +95,8 @@ class outbox {
 
   /// How many open requests have this purpose.
   [[nodiscard]] std::size_t count(purpose why) const noexcept;
-  /// A report that no source has anything new is open, with this reason.
-  [[nodiscard]] bool tells_of_want(errc reason) const noexcept;
+  /// A report of a stall (`timed_out`) or a shortage (`busy`) is not answered yet.
+  [[nodiscard]] bool has_open_report(errc reason) const noexcept;
   /// Every request was answered.
   [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
   [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }

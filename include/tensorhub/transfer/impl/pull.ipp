@@ -314,12 +314,15 @@ TENSORHUB_DECL void pull::forgive_stall(time_point now) noexcept {
 }
 
 TENSORHUB_DECL bool pull::take_shortage(time_point now) noexcept {
-  if (has_complete_source()) stall_.shortage_patience = 1;
-  if (missing_count_ == 0 || open_.is_open || usual_.count() == 0 || has_complete_source()) return false;
+  if (has_complete_source()) {
+    stall_.shortage_patience = 1;
+    return false;
+  }
+  if (missing_count_ == 0 || open_.is_open || usual_.count() == 0) return false;
   time_point since = stall_.shortage_reported;
   bool has_room = false;
   for (const lane_record& lane : lanes_) {
-    if (lane.is_away) return false;
+    if (lane.is_away && lane.in_flight > 0) return false;  // its reads may have ended
     since = std::max({since, lane.last_posted, lane.attends_since});
     has_room = has_room || lane.in_flight < options_.window_chunks;
   }

@@ -191,14 +191,14 @@ TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, er
 }
 
 TENSORHUB_DECL void operations::pull_stalled(time_point now, std::string detail) {
-  if (!operation_ || operation_->at != step::pulling || outbox_.tells_of_want(errc::timed_out)) return;
+  if (!operation_ || operation_->at != step::pulling || outbox_.has_open_report(errc::timed_out)) return;
   request(now, messages::source_failed_request{counter_, {}, errc::timed_out, std::move(detail)},
           purpose::source_failed);
 }
 
 TENSORHUB_DECL void operations::pull_ran_short(time_point now) {
   if (!operation_ || operation_->at != step::pulling) return;
-  if (outbox_.tells_of_want(errc::timed_out) || outbox_.tells_of_want(errc::busy)) return;
+  if (outbox_.has_open_report(errc::timed_out) || outbox_.has_open_report(errc::busy)) return;
   request(now, messages::source_failed_request{counter_, {}, errc::busy, "nothing new for a short while"},
           purpose::source_failed);
 }
@@ -271,7 +271,7 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   if (pending.why != purpose::source_failed || operation_->at != step::pulling) return;
   const auto* said = get_if<messages::source_failed_request>(&pending.body);
   const bool is_shortage = said != nullptr && said->is_shortage();
-  if (!reply.result.ok() && is_shortage) return;  // the sources that there are may do
+  if (!reply.result.ok() && is_shortage) return;  // the pull continues with its sources
   if (!reply.result.ok()) return abort(now, reply.result);
   if (!reply.open) become_whole(reply.root);
   for (const messages::assignment& source : reply.sources) take_source(source, {});
