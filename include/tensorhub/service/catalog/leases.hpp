@@ -319,7 +319,6 @@ class leases {
       settle_place(lease, reader);
     }
     lease.reader = reader.id;
-    lease.given = core_.now;
     if (reader.is_barred_as_source()) stop_seeding(lease);
     set_upstream(reader, lease);
   }
