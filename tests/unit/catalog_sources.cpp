@@ -328,7 +328,7 @@ TEST_CASE("catalog: readers that run short take turns at the source that has eve
   std::set<incarnation> had_a_turn;
   for (std::size_t round = 0; round < readers.size(); ++round) {
     server.pass_alive(100ms, readers);
-    std::ranges::rotate(readers, readers.begin() + 1);
+    std::rotate(readers.begin(), readers.begin() + 1, readers.end());
     for (const incarnation each : readers) {
       CHECK(server.run_short(each).sources.empty());
       CHECK(server.core.record_of(trainer)->as_source.load == 4);
