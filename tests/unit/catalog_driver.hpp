@@ -254,7 +254,7 @@ class driver {
     return ask<messages::update_reply>(
         worker, messages::source_failed_request{operation_of(worker), {}, errc::timed_out, "no news"});
   }
-  /// They have had nothing new for a short while.
+  /// A shortage: the sources have had nothing new for a short while.
   messages::update_reply run_short(incarnation worker) {
     return ask<messages::update_reply>(
         worker, messages::source_failed_request{operation_of(worker), {}, errc::busy, "nothing new"});

@@ -458,7 +458,7 @@ TEST_CASE("pull driver: a source that does not begin is told as a stall, by name
   CHECK(reader.seen.failures.empty());
 }
 
-TEST_CASE("pull driver: sources that do not keep up are told soon; one that has everything helps") {
+TEST_CASE("pull driver: a shortage is told before a stall is; a source that has everything helps") {
   source_process<> late{1};
   source_process<> whole{2};
   late.will_receive();

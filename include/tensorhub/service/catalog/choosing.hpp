@@ -109,6 +109,7 @@ class choosing {
     worker_state* source = nullptr;  ///< null: there is none
     lease_id gives{};                ///< of the asker
     lease_id takes{};  ///< on `source`; its reader gets the source of `gives`. Zero: `source` has a credit
+    bool gives_upstream = false;  ///< that reader gets it as its upstream
   };
 
   /// Empty while the server recovers (it does not know all loads yet), or if the asker has such a source or
@@ -139,21 +140,11 @@ class choosing {
       if (!said.index || *said.index >= workers_.size()) break;
       worker_state& source = *workers_[*said.index];
       if (const exchange found = exchange_for(asking, source, said.displace); found.source != nullptr) {
-        decision_state decision{core_.now,
-                                asking.version,
-                                source.id,
-                                "has every chunk; after a shortage",
-                                offered,
-                                source.as_source.load,
-                                locality_between(*asking.place, source.place),
-                                true,
-                                {},
-                                {}};
-        if (found.takes) {
-          decision.displaced = core_.leases.at(found.takes).reader;
-          decision.given = core_.leases.at(found.gives).source;
-        }
-        record(asking, decision);
+        const lease_state* taken = found.takes ? &core_.leases.at(found.takes) : nullptr;
+        record(asking, {core_.now, asking.version, source.id, "has every chunk; after a shortage", offered,
+                        source.as_source.load, locality_between(*asking.place, source.place), true,
+                        taken != nullptr ? taken->reader : incarnation{},
+                        taken != nullptr ? core_.leases.at(found.gives).source : incarnation{}});
         return found;
       }
       strike(*said.index);
@@ -240,7 +231,7 @@ class choosing {
     for (std::size_t tries = 0; tries <= offered; ++tries) {
       const source_choice said = scheduler_.choose(query, candidates_);
       if (!said.index || *said.index >= workers_.size()) {
-        record(asking, {core_.now, asking.version, {}, said.reason, offered, 0, {}, upstream, {}, {}});
+        record(asking, {core_.now, asking.version, {}, said.reason, offered, 0, {}, upstream, {}});
         return {};
       }
       worker_state* source = workers_[*said.index];
@@ -250,16 +241,8 @@ class choosing {
       if (leads && !has_credit && said.displace) out.displaced = place_in(asking, *source, upstream);
       if (leads && (has_credit || out.displaced)) {
         const incarnation moved = out.displaced ? core_.leases.at(out.displaced).reader : incarnation{};
-        record(asking, {core_.now,
-                        asking.version,
-                        source->id,
-                        said.reason,
-                        offered,
-                        source->as_source.load,
-                        locality_between(*asking.place, source->place),
-                        upstream,
-                        moved,
-                        {}});
+        record(asking, {core_.now, asking.version, source->id, said.reason, offered, source->as_source.load,
+                        locality_between(*asking.place, source->place), upstream, moved});
         return out;
       }
       strike(*said.index);
@@ -317,7 +300,7 @@ class choosing {
         continue;
       const bool needs_upstream = lease.upstream || reader->as_reader.upstream == nullptr;
       if (const lease_id gives = find_given(asking, source, reader, needs_upstream))
-        best = {&source, gives, id};
+        best = {&source, gives, id, needs_upstream};
     }
     return best;
   }

@@ -108,15 +108,13 @@ class leases {
     if (found.source == nullptr) return;
     worker_state* const other = found.takes ? core_.find(core_.leases.at(found.takes).reader) : nullptr;
     worker_state* const given = core_.find(core_.leases.at(found.gives).source);
-    const bool is_their_upstream =
-        other != nullptr && (core_.leases.at(found.takes).upstream || other->as_reader.upstream == nullptr);
     withdraw(core_.leases.at(found.gives), reader);
     if (other != nullptr) withdraw(core_.leases.at(found.takes), *other);
     push_source(operation, grant(*found.source, operation, reader.shard.index, &reader, false, true), reader,
                 found.gives);
     if (other == nullptr) return;
     const operation_state& theirs = *operation_read_by(*other);
-    push_source(theirs, grant(*given, theirs, other->shard.index, other, false, is_their_upstream), *other,
+    push_source(theirs, grant(*given, theirs, other->shard.index, other, false, found.gives_upstream), *other,
                 found.takes);
   }
 
