@@ -72,6 +72,10 @@ TEST_CASE("contract: newcomers take places between others") {
   run_histories("two sources, two credits", policies_of<tight_nearest_source>(), 500, 0.0);
 }
 
+TEST_CASE("contract: readers that run short exchange sources") {
+  run_histories("slow links", policies_of<tight_nearest_source>(), 200, 0.0, slow_options_for, 4);
+}
+
 TEST_CASE("contract: other consistency policies") {
   run_histories("bounded_staleness", policies_of<nearest_source, bounded_staleness>(), 200, 0.0);
   run_histories("independent", policies_of<nearest_source, independent>(), 200, 0.0);

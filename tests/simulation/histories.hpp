@@ -116,6 +116,20 @@ inline simulation_options patient_options_for(std::uint64_t seed) {
   return options;
 }
 
+/// Half of the processes send slowly, and holders wait long enough for their readers: with few credits, some
+/// readers run short of sources.
+inline simulation_options slow_options_for(std::uint64_t seed) {
+  simulation_options options = options_for(seed);
+  options.shards = 1;
+  options.rollouts = 6 + seed % 4;
+  options.datacenters = 1;
+  options.local_updates = options.short_deadlines = 0;
+  options.cancels /= 8;
+  options.unpublish_timeout = std::chrono::milliseconds{seed % 4 == 0 ? 100 : 1500};
+  options.slow_links = 0.5;
+  return options;
+}
+
 /// Short ones, with all faults at once: what goes wrong between a few calls.
 inline simulation_options short_options_for(std::uint64_t seed) {
   simulation_options options = seed % 2 == 0 ? hard_options_for(seed) : hard_retaining_options_for(seed);

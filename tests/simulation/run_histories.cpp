@@ -52,6 +52,7 @@ void check_that_faults_happened(const simulation_statistics& total, std::uint64_
   if (some([](const options& of) { return of.takeovers_per_second > 0; })) CHECK(total.takeovers > 0);
   if (some([](const options& of) { return of.pauses_per_second > 0; })) CHECK(total.pauses > 0);
   if (some([](const options& of) { return of.flipped_bits > 0; })) CHECK(total.flipped_bits > 0);
+  if (some([](const options& of) { return of.slow_links > 0; })) CHECK(total.sources.exchanged > 0);
   if (some([](const options& of) { return of.polite_leavers_per_second > 0; })) CHECK(total.retired > 0);
   if (some([](const options& of) { return of.keep_latest > 0 || of.pins > 0; })) {
     CHECK(total.offloads > 0);
@@ -96,7 +97,8 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
             << " ended in a named error, " << total.waits << " waits satisfied, " << total.forced_drains
             << " forced drains, " << total.chunks << " chunks (" << total.origins.relayed << " relayed, "
             << total.origins.ahead << " of open versions), " << total.origins.trades << " trades, "
-            << total.seeds << " seeds, " << total.taken_back << " sources taken back, "
+            << total.seeds << " seeds, " << total.sources.taken_back << " sources taken back, "
+            << total.sources.shortages << " shortages, " << total.sources.exchanged << " sources exchanged, "
             << total.processes.kills << " kills, " << total.processes.returns << " returns, "
             << total.trainers.exits << " trainers gone, " << total.cancelled << " cancelled, "
             << total.lost_connections << " lost connections, " << total.stale_messages << " stale messages, "

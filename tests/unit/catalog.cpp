@@ -15,7 +15,7 @@ TEST_CASE("catalog: a layout that differs is refused with the first tensor that 
   server.join(1, "trainer");
   auto join = server.join_message("rollout");
   server.set_layout(
-      join, layout{{{"wq", dtype::f32, {8, 8}}, {"wk", dtype::f32, {8, 9}}, {"norm", dtype::u8, {1}}}, 1024});
+      join, layout{{{"wq", dtype::f32, {8, 8}}, {"wk", dtype::f32, {8, 9}}, {"norm", dtype::u8, {1}}}, 64});
   const auto reply = server.ask<messages::join_reply>({2}, join);
   CHECK(reply.result.code == errc::layout_mismatch);
   CHECK(reply.result.sentence ==
@@ -542,7 +542,7 @@ TEST_CASE("catalog: list and describe answer anybody, and name what they do not 
   CHECK(server.entry("trainer").version == version_number{});
   const auto known = server.ask<messages::describe_reply>(stranger, messages::describe_request{"policy", 0});
   CHECK(known.result.ok());
-  CHECK(known.chunk_bytes == 1024);
+  CHECK(known.chunk_bytes == small_layout().chunk_bytes());
   REQUIRE(known.tensors.size() == 3);
   CHECK(known.tensors[1].name == "wk");
   CHECK(server.ask<messages::describe_reply>(stranger, messages::describe_request{"policy", 1})

@@ -22,7 +22,7 @@ using namespace tensorhub;
 using namespace std::chrono_literals;
 
 [[nodiscard]] inline layout small_layout() {
-  return layout{{{"wq", dtype::f32, {8, 8}}, {"wk", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 1024};
+  return layout{{{"wq", dtype::f32, {8, 8}}, {"wk", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 64};
 }
 
 /// Digest that stands for the bytes of a version.

@@ -422,7 +422,7 @@ TEST_CASE("catalog rights: the first reader does not decide what a model looks l
   for (const std::uint64_t reader : {2u, 3u}) server.clients[{reader}] = client_that_may(right::read);
   auto misfit = server.join_message("rollout-0");
   SUBCASE("another layout") {
-    driver<>::set_layout(misfit, layout{{{"wq", dtype::f32, {9}}}, 1024});
+    driver<>::set_layout(misfit, layout{{{"wq", dtype::f32, {9}}}, 64});
   }
   SUBCASE("another number of shards") {
     misfit.shard = {0, 3};

@@ -159,6 +159,55 @@ TEST_CASE("catalog: readers are numbered per version, so that each begins at its
   CHECK(ordinals == std::vector<std::uint64_t>{0, 1, 2});
 }
 
+/// Workers of a shard of one chunk.
+struct workers_of_one_chunk {
+  explicit workers_of_one_chunk(std::size_t count) {
+    for (std::uint64_t i = 1; i <= count; ++i) all.push_back(join(i, {}));
+  }
+  incarnation join(std::uint64_t id, const std::optional<messages::reference>& held) {
+    auto message = server.join_message("replica-" + std::to_string(id));
+    server.set_layout(message, layout{{{"w", dtype::f32, {8}}}, 64});
+    REQUIRE(message.chunk_count == 1);
+    message.held = held;
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(message)).result.ok());
+    return incarnation{id};
+  }
+  driver<> server;
+  std::vector<incarnation> all;
+};
+
+TEST_CASE("catalog: a reader gets one source more than it has chunks, and another only for one of them") {
+  workers_of_one_chunk s{5};
+  for (std::size_t i = 0; i < 4; ++i) REQUIRE(s.server.publish(s.all[i], 1).ok());
+  const incarnation reader = s.all[4];
+  const auto sources = s.server.start_shown(reader);
+  REQUIRE(sources.size() == 2);
+  s.server.clear();
+  s.server.send(reader, messages::receiving_request{sources[0].operation, s.server.shows()});
+  CHECK_FALSE(s.server.push<messages::reassign_push>(reader).has_value());
+  const auto instead = s.server.lose_source(reader, sources[0]);
+  REQUIRE(instead.sources.size() == 1);
+  CHECK(instead.sources[0].source != sources[0].source);
+  CHECK(instead.sources[0].source != sources[1].source);
+}
+
+TEST_CASE("catalog: a reader that has sources enough, and no upstream, gets one beside them") {
+  workers_of_one_chunk s{5};
+  REQUIRE(s.server.publish(s.all[0], 1).ok());
+  std::map<incarnation, messages::assignment> upstreams;
+  for (std::size_t i = 1; i < 5; ++i) upstreams[s.all[i]] = s.server.start_shown(s.all[i]).front();
+  for (const auto& [reader, lost] : upstreams) s.server.lose_source(reader, lost, errc::transport_failed);
+  const auto& reader = *s.server.core.record_of(s.all[1]);
+  REQUIRE(reader.as_reader.upstream == nullptr);
+  REQUIRE(reader.as_reader.leases.size() == 2);
+  s.server.clear();
+  const incarnation again = s.join(30, s.server.reference(1));
+  const auto told = s.server.push<messages::reassign_push>(reader.id);
+  REQUIRE(told.has_value());
+  CHECK(told->source.source == again);
+  CHECK(reader.as_reader.upstream != nullptr);
+}
+
 TEST_CASE("catalog: what fails of a reader that was read takes its readers elsewhere") {
   scene s;
   const auto first = s.server.start_shown(s.a);
@@ -341,7 +390,11 @@ TEST_CASE("catalog: readers that run short take turns at the source that has eve
     }
   }
   CHECK(had_a_turn.size() == readers.size());
-  CHECK(server.core.statistics().stalls == 0);
+  const auto counted = server.core.statistics();
+  CHECK(counted.stalls == 0);
+  CHECK(counted.shortages.reported == readers.size() * (1 + readers.size()));
+  CHECK(counted.shortages.exchanged >= readers.size() - 4);
+  CHECK(counted.shortages.exchanged < counted.shortages.reported);
   const std::string why = server.why("rollout-11");
   CHECK(why.find("has every chunk; after a shortage; rollout-") != std::string::npos);
   CHECK(why.find("reads from the newcomer instead", why.find("after a shortage")) == std::string::npos);
@@ -392,6 +445,7 @@ TEST_CASE("catalog: a source that has everything and a credit takes nobody's pla
   CHECK(s.server.core.record_of(s.b)->as_reader.upstream == s.server.core.record_of(other));
   s.server.pass_alive(100ms, {s.trainer, s.a, s.b, other});
   CHECK_FALSE(s.run_short(s.b).has_value());  // it has one now
+  CHECK(s.server.core.statistics().shortages.exchanged == 1);
 }
 
 /// Gives further sources to nobody.

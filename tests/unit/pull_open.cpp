@@ -72,6 +72,56 @@ TEST_CASE("open pull: the root may come before the last chunks") {
   CHECK(s.core.done());
 }
 
+TEST_CASE("open pull: digests with another root are read again, as far as no chunk has proved them") {
+  open_scene s;
+  s.source.fill({0, 1, 2, 3, 4, 5, 6, 7});
+  s.source.fill(8, other_digest);  // half of it was not written yet
+  s.look_again();
+  s.core.commit(published_root);
+  const chunk_index begun = s.take(s.channel, kind::chunk);
+  REQUIRE(begun < 8);
+  REQUIRE(s.core.unsettled().has_value());
+  CHECK(s.core.doubt_digests());
+  CHECK_FALSE(s.core.unsettled().has_value());
+  CHECK(s.core.table()[8] == digest128{});
+  CHECK(s.core.table()[begun] == digest_of(begun));
+  SUBCASE("it was written since") {
+    s.source.fill({8});
+    s.source.complete();
+    s.core.chunk_arrived(s.channel, begun, completion_status::ok, digest_of(begun), s.now);
+    s.look_again();
+    CHECK(s.core.unsettled() == published_root);
+    s.core.settle();
+    CHECK(s.drain(s.channel, s.source).size() == 8);
+    CHECK(s.core.done());
+  }
+  SUBCASE("the source shows it again and again") {
+    for (int i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      s.look_again();
+      REQUIRE(s.core.unsettled().has_value());
+      CHECK(s.core.doubt_digests() == (i < 2));
+    }
+  }
+}
+
+TEST_CASE("open pull: chunks that have proved their digests, and have another root, are not used") {
+  open_scene s;
+  s.source.fill({0, 1, 2, 3, 4, 5, 6, 7, 8});
+  s.look_again();
+  while (s.core.confirmed_chunks() < 8) {
+    const auto chunk = s.take(s.channel, kind::chunk);
+    s.core.chunk_arrived(s.channel, chunk, completion_status::ok, digest_of(chunk), s.now);
+    s.look_again();
+  }
+  const chunk_index last = s.take(s.channel, kind::chunk);
+  s.core.commit(other_digest);
+  REQUIRE(s.core.unsettled() == other_digest);
+  for (int i = 0; i < 9; ++i) CHECK(s.core.doubt_digests());  // the last one has to prove its digest
+  s.core.chunk_arrived(s.channel, last, completion_status::ok, digest_of(last), s.now);
+  CHECK_FALSE(s.core.doubt_digests());
+}
+
 TEST_CASE("open pull: what the source's block shows at first is known without another look") {
   driver d{of_open_version};
   holder source{d.shape, 1};

@@ -40,7 +40,7 @@ TEST_CASE("statistics: the catalog counts what was done, once") {
   CHECK(seen.updates.of(errc::timed_out) == 1);
   CHECK(seen.updates.failed() == 1);
   CHECK(seen.assignments == 1);
-  CHECK(seen.drains == 1);
+  CHECK(seen.drain.count() == 1);
   CHECK(seen.update_wait.count() == 3);
   CHECK(seen.update_wait.sum_seconds() >= 0.5);
   CHECK(seen.update_wait.sum_seconds() < 0.7);

@@ -31,7 +31,7 @@ struct scheduler_tag {};
 /// credits than sources, trade may use up all credits, and new readers wait until another reader has
 /// finished.
 struct source_limits {
-  std::uint32_t sources = 8;  ///< of one reader at a time
+  std::uint32_t sources = 8;  ///< of one reader at a time; at most one more than its shard has chunks
   std::uint32_t credits = 8;  ///< readers of one source at a time; UINT32_MAX: any number
 };
 

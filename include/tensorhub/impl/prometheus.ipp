@@ -112,13 +112,19 @@ TENSORHUB_DECL void write(page& out, const reference_server_statistics& seen, co
   out.outcomes("tensorhub_server_sources_failed_total", "Sources that readers gave up.", about, "reason",
                seen.sources_failed, 0, false);
   out.counter("tensorhub_server_stalls_total", "Readers without news from any source.", about, seen.stalls);
+  out.counter("tensorhub_server_shortages_total",
+              "Readers whose sources are all receiving, and do not keep up with them.", about,
+              seen.shortages.reported);
+  out.counter("tensorhub_server_sources_exchanged_total",
+              "After such a report: one of the sources, for one that has the whole version.", about,
+              seen.shortages.exchanged);
   out.counter("tensorhub_server_assignments_total", "Sources that readers were told.", about,
               seen.assignments);
   out.counter("tensorhub_server_crossings_total", "Of these, in another datacenter.", about, seen.crossings);
   out.counter("tensorhub_server_sources_taken_back_total",
               "Sources taken from readers that received nothing, for readers that had none.", about,
               seen.sources_taken_back);
-  out.counter("tensorhub_server_drains_total", "Drains answered.", about, seen.drains);
+  out.counter("tensorhub_server_drains_total", "Drains answered.", about, seen.drain.count());
   out.counter("tensorhub_server_drains_forced_total", "Drains that ended by cutting off readers.", about,
               seen.drains_forced);
   out.counter("tensorhub_server_cut_offs_total", "Leases of readers declared dead.", about,

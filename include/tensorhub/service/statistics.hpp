@@ -79,6 +79,12 @@ struct outcome_counts {
   }
 };
 
+/// Readers whose sources are all receiving, and do not keep up with them.
+struct shortage_counts {
+  std::uint64_t reported = 0;
+  std::uint64_t exchanged = 0;  ///< those after which a source was exchanged for one that has every chunk
+};
+
 /// The statistics of the catalog (service/catalog.hpp). An update counts once per shard.
 struct catalog_statistics {
   // Now.
@@ -98,18 +104,18 @@ struct catalog_statistics {
   outcome_counts joins_refused{};
   std::uint64_t requests_refused = 0;  ///< joins and other requests for which the key lacks the right
   outcome_counts publishes{};
-  outcome_counts updates{};              ///< `ok`: finished or kept, with all shards of the replica
-  std::uint64_t updates_kept = 0;        ///< those of them that already held the version
-  outcome_counts sources_failed{};       ///< readers' reports of failed sources, by reason
-  std::uint64_t stalls = 0;              ///< readers' reports that no source had new chunks for a while
+  outcome_counts updates{};         ///< `ok`: finished or kept, with all shards of the replica
+  std::uint64_t updates_kept = 0;   ///< those of them that already held the version
+  outcome_counts sources_failed{};  ///< readers' reports of failed sources, by reason
+  std::uint64_t stalls = 0;         ///< readers' reports that no source had new chunks for a while
+  shortage_counts shortages{};
   std::uint64_t assignments = 0;         ///< sources that were assigned to readers
   std::uint64_t crossings = 0;           ///< those of them in another datacenter
   std::uint64_t sources_taken_back = 0;  ///< from readers without progress, for readers without a source
-  std::uint64_t drains = 0;              ///< unpublish and drains before updates that were answered
   std::uint64_t drains_forced = 0;       ///< drains in which a worker cut off its remaining readers
   std::uint64_t cut_offs_begun = 0;      ///< leases of readers that were declared dead
   seconds_histogram update_wait{};       ///< update_request until its answer: sources, kept, or failed
-  seconds_histogram drain{};             ///< unpublish_request until its answer
+  seconds_histogram drain{};             ///< unpublish_request, also before an update, until its answer
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

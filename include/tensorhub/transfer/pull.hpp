@@ -100,9 +100,11 @@ class pull {
   void commit(digest128 root);
   /// Set while the root of `table()` has to be compared with this one: call `settle` then.
   [[nodiscard]] std::optional<digest128> unsettled() const;
-  /// They agree: everything that was believed is of the published version. (If they do not, nothing that was
-  /// read may be used.)
+  /// They agree: everything that was believed is of the published version.
   void settle();
+  /// They do not. Half of a digest may have been read before it was written: those of chunks that are still
+  /// missing are read again. False: there are none, or that has not helped; nothing that was read may be used.
+  [[nodiscard]] bool doubt_digests();
 
   /// These chunks first, in this order, instead of the ones that were preferred before; then any, as ever.
   void prefer(std::span<const chunk_index> chunks) { preferred_.assign(chunks.begin(), chunks.end()); }

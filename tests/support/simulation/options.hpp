@@ -38,6 +38,7 @@ struct simulation_options {
   double paused_readers = 0.0;     ///< chance per update that its reader is paused during the update
   double instant_restarts = 0.0;   ///< chance per death that the next process gets the address within 100 us
   double flipped_bits = 0.0;       ///< chance per read of a chunk that one bit of it arrives wrong
+  double slow_links = 0.0;         ///< share of the processes whose chunks take up to 150 ms to be read
 
   // ---- calls
   double cancels = 0.0;          ///< chance per update that its caller cancels it at some moment
@@ -103,6 +104,13 @@ struct chunk_origins {
   std::uint64_t trades = 0;   ///< moments at which two workers read from each other
 };
 
+/// What the last server did.
+struct source_changes {
+  std::uint64_t taken_back = 0;  ///< from readers without progress
+  std::uint64_t shortages = 0;   ///< that readers reported
+  std::uint64_t exchanged = 0;   ///< after that
+};
+
 struct simulation_statistics {
   std::uint64_t events = 0;
   std::uint64_t versions = 0;
@@ -114,8 +122,8 @@ struct simulation_statistics {
   std::uint64_t forced_drains = 0;
   std::uint64_t chunks = 0;
   chunk_origins origins{};
-  std::uint64_t seeds = 0;       ///< moments at which a lease crossed into another datacenter
-  std::uint64_t taken_back = 0;  ///< sources that the last server withdrew from readers without progress
+  std::uint64_t seeds = 0;  ///< moments at which a lease crossed into another datacenter
+  source_changes sources{};
   ended_processes processes{};
   std::uint64_t pauses = 0;
   std::uint64_t flipped_bits = 0;
@@ -146,7 +154,9 @@ struct simulation_statistics {
     origins.ahead += other.origins.ahead;
     origins.trades += other.origins.trades;
     seeds += other.seeds;
-    taken_back += other.taken_back;
+    sources.taken_back += other.sources.taken_back;
+    sources.shortages += other.sources.shortages;
+    sources.exchanged += other.sources.exchanged;
     processes.kills += other.processes.kills;
     processes.returns += other.processes.returns;
     processes.busy_leavers += other.processes.busy_leavers;

@@ -97,8 +97,11 @@ void simulation::run() {
   }
   if (violations_.empty()) check_end();
   statistics_.events = events_.executed();
-  if (servers_.current() != nullptr)
-    statistics_.taken_back = servers_.current()->statistics().sources_taken_back;
+  if (servers_.current() != nullptr) {
+    const catalog_statistics counted = servers_.current()->statistics();
+    statistics_.sources = {counted.sources_taken_back, counted.shortages.reported,
+                           counted.shortages.exchanged};
+  }
   for (const auto& worker : workers_) {
     statistics_.chunks += worker->confirmed_chunks();
     statistics_.origins.relayed += worker->origins().relayed;

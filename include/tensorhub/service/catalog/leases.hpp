@@ -51,20 +51,20 @@ class leases {
     return grant_chosen(chosen, operation, shard, reader, reserved, true);
   }
 
-  /// Gives the reader further sources, up to the scheduler's limit. Each one is appended to `told`, or sent
+  /// Gives the reader further sources, up to `most_sources`. Each one is appended to `told`, or sent
   /// to the reader as a push if `told` is null. A reader that could use more is remembered as hungry.
   /// `released`: a lease that has been taken back from the reader; the first push says so, too. Returns
   /// `released`, or zero if a push has said so.
   lease_id grow(const operation_state& operation, worker_state& reader,
                 const std::vector<incarnation>& excluded, std::vector<messages::assignment>* told,
                 lease_id released = {}) {
-    while (count_sources(reader) < choosing_.limits().sources) {
+    while (count_sources(reader) < most_sources(reader)) {
       if (reader.as_reader.upstream == nullptr && !promote(reader, {}))
         demote_lost_seed(operation, reader, excluded);
       const asker asking = asker_of(operation, reader.shard.index, &reader);
       bool for_upstream = reader.as_reader.upstream == nullptr;
       auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), for_upstream);
-      if (chosen.source == nullptr && for_upstream) {
+      if (chosen.source == nullptr && for_upstream && count_sources(reader) < useful_sources(reader)) {
         for_upstream = false;
         chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), false);
       }
@@ -77,10 +77,8 @@ class leases {
       else
         push_source(operation, *lease, reader, std::exchange(released, {}));
     }
-    if (reader.as_reader.hungry_for != operation.version &&
-        count_sources(reader) < choosing_.limits().sources) {
+    if (reader.as_reader.hungry_for != operation.version && count_sources(reader) < most_sources(reader))
       wait_for_sources(reader, operation.version);
-    }
     return released;
   }
 
@@ -106,6 +104,7 @@ class leases {
                 const std::vector<incarnation>& excluded) {
     const auto found = choosing_.find_exchange(asker_of(operation, reader.shard.index, &reader), excluded);
     if (found.source == nullptr) return;
+    ++core_.counted.seen.shortages.exchanged;
     worker_state* const other = found.takes ? core_.find(core_.leases.at(found.takes).reader) : nullptr;
     worker_state* const given = core_.find(core_.leases.at(found.gives).source);
     withdraw(core_.leases.at(found.gives), reader);
@@ -446,6 +445,17 @@ class leases {
 
   [[nodiscard]] source_limits limits() const noexcept { return choosing_.limits(); }
 
+  /// How many sources this reader can use at a time: one for each of its chunks, and one that can take the
+  /// place of a slow one.
+  [[nodiscard]] std::uint64_t useful_sources(const worker_state& reader) const {
+    const std::uint64_t allowed = choosing_.limits().sources;
+    const auto& shape = reader.model->layouts[reader.shard.index];
+    return shape ? std::min(allowed, shape->chunk_count() + 1) : allowed;
+  }
+  /// How many it may have: one that lacks an upstream gets that beside those.
+  [[nodiscard]] std::uint64_t most_sources(const worker_state& reader) const {
+    return reader.as_reader.upstream != nullptr ? useful_sources(reader) : choosing_.limits().sources;
+  }
   /// Counts the sources of the reader's running update, without those that the reader must release.
   [[nodiscard]] std::uint32_t count_sources(const worker_state& reader) const {
     return static_cast<std::uint32_t>(detail::count_if(reader.as_reader.leases, [this, &reader](lease_id id) {

@@ -37,8 +37,8 @@ class tally {
     } else if (const auto* failed = get_if<messages::source_failed_request>(&body)) {
       if (failed->lease)
         seen.sources_failed.add(failed->reason);
-      else if (!failed->is_shortage())
-        ++seen.stalls;
+      else
+        ++(failed->is_shortage() ? seen.shortages.reported : seen.stalls);
     } else if (const auto* cut = get_if<messages::cut_off_done_request>(&body)) {
       if (!cut->reader) ++seen.drains_forced;
     }
@@ -53,7 +53,6 @@ class tally {
       if (!update->result.ok() || update->keep) end_update(worker, update->result.code, update->keep);
     } else if (const auto* drained = get_if<messages::drained_reply>(&body)) {
       if (slot.kind != request_kind::drain || !drained->result.ok()) return;
-      ++seen.drains;
       seen.drain.add(now - slot.asked);
     } else if (const auto* status = get_if<messages::status_reply>(&body)) {
       if (slot.kind == request_kind::finish) end_update(worker, status->result.code);

@@ -138,7 +138,7 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   if (counted_) join.operation = {is_called_again ? counter_.value - 1 : counter_.value};
   if (operation_ && operation_->is_decided()) join.decided = operation_->version;
   if (operation_ && operation_->is_pulling()) {
-    join.reading = operation_->sources;
+    join.reading = operation_->sources.current;
     if (operation_->control) {
       join.receiving = messages::reference{operation_->version, epoch_,
                                            operation_->root.value_or(digest128{}), *operation_->control};

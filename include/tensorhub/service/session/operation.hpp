@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/messages.hpp"
 #include "tensorhub/service/session/actions.hpp"
 #include "tensorhub/types/units.hpp"
@@ -35,6 +36,21 @@ enum class local_copy : std::uint8_t {
   over_retained  ///< what is overwritten may be the last copy of a retained version
 };
 
+/// The sources of an update.
+struct known_sources {
+  std::vector<messages::assignment> current{};
+  /// No longer: reads of these may be outstanding, and copies of old messages may name them.
+  std::vector<lease_id> given_up{};
+
+  /// Which one is read under this lease, now or before.
+  [[nodiscard]] bool contains(lease_id lease) const {
+    return detail::contains(given_up, lease) ||
+           detail::any_of(current, [&](const messages::assignment& each) { return each.lease == lease; });
+  }
+  /// False: it is none of the current ones.
+  [[nodiscard]] bool give_up(lease_id lease);
+};
+
 struct running {
   session_ticket ticket = 0;
   step at = step::waiting;
@@ -50,7 +66,7 @@ struct running {
   messages::reference target{};                   ///< publish, unpublish: the reference that it is about
   version_number version{};                       ///< update: the version that is being read
   std::optional<digest128> root{};                ///< update: of that version; empty: it is open
-  std::vector<messages::assignment> sources{};    ///< update: the sources to read
+  known_sources sources{};                        ///< update
   std::uint64_t ordinal = 0;                      ///< update: number of this reader among all readers
   std::optional<remote_region> control{};         ///< update: the control block that is shown meanwhile
   std::uint64_t announced = 0;                    ///< update: the epoch announced for it; zero: none
@@ -65,7 +81,7 @@ struct running {
   /// The server has announced the version, and this shard has not failed.
   [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing && !is_local(); }
   [[nodiscard]] lease_id first_lease() const noexcept {
-    return sources.empty() ? lease_id{} : sources.front().lease;
+    return sources.current.empty() ? lease_id{} : sources.current.front().lease;
   }
   /// The sources as text, for sentences.
   [[nodiscard]] std::string source_names() const;

@@ -149,8 +149,8 @@ class operations : public questions {
   /// asks again.
   [[nodiscard]] bool publishes_again(time_point now);
   void start_pull();
-  /// Adds one source; a repeated message adds nothing.
-  void take_source(const messages::assignment& source, lease_id released);
+  /// Adds one source. False: it is known already, and perhaps given up since: the message is a copy.
+  bool take_source(const messages::assignment& source, lease_id released);
   void stop_pull(const messages::status& reason);
 
   /// Readers that did not end in time lose their permission immediately.

@@ -48,6 +48,18 @@ TENSORHUB_DECL void pull::settle() {
   open_.is_open = false;
 }
 
+TENSORHUB_DECL bool pull::doubt_digests() {
+  bool forgets = false;
+  bool awaits = false;  // a chunk that will prove its digest
+  for (chunk_index i = 0; i < states_.size(); ++i) {
+    awaits = awaits || states_[i] == chunk_state::in_flight;
+    if (states_[i] != chunk_state::missing) continue;
+    forget_digest(i);
+    forgets = true;
+  }
+  return forgets ? ++open_.mismatches <= max_open_mismatches : awaits;
+}
+
 TENSORHUB_DECL std::uint64_t pull::map_bytes() const noexcept {
   const control_offsets at = control_offsets::of(*layout_);
   return options_.open ? at.segments : at.map_end();

@@ -231,7 +231,7 @@ class state_digest {
     const auto& [ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target,
                  version, root, sources, ordinal, control, announced, told, previous, abort, failure] = call;
     add(ticket, at, deadline, drain_deadline, latest, lost, forced, copies, selector, target, version, root,
-        sources, ordinal, control, announced, told, previous, abort, failure);
+        sources.current, sources.given_up, ordinal, control, announced, told, previous, abort, failure);
   }
 
   // ---- a catalog

@@ -6,9 +6,17 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
+TENSORHUB_DECL bool known_sources::give_up(lease_id lease) {
+  const auto found = detail::find(current, lease, &messages::assignment::lease);
+  if (found == current.end()) return false;
+  given_up.push_back(lease);
+  current.erase(found);
+  return true;
+}
+
 TENSORHUB_DECL std::string running::source_names() const {
   std::string text;
-  for (const messages::assignment& source : sources)
+  for (const messages::assignment& source : sources.current)
     text += (text.empty() ? "" : ", ") + source.source_replica + " at " + source.address.text;
   return text.empty() ? "no source (none is left)" : text;
 }

@@ -183,9 +183,7 @@ TENSORHUB_DECL void operations::hide_leftover() {
 TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, errc reason,
                                               std::string detail) {
   if (!operation_ || operation_->at != step::pulling) return;
-  const auto known = detail::find(operation_->sources, lease, &messages::assignment::lease);
-  if (known == operation_->sources.end()) return;
-  operation_->sources.erase(known);
+  if (!operation_->sources.give_up(lease)) return;
   request(now, messages::source_failed_request{counter_, lease, reason, std::move(detail)},
           purpose::source_failed);
 }
@@ -282,20 +280,23 @@ TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign
   const bool waits = operation_ && (operation_->at == step::draining || operation_->at == step::revoking);
   const bool mine = (pulling || waits) && !operation_->is_local();
   const bool wanted = mine && push.source.operation == counter_ && push.source.version == operation_->version;
-  if (push.source.lease && !wanted) source_released(now, push.source.lease);
-  bool reads_old = false;
-  if (mine && push.old_lease && (wanted || !push.source.lease)) {
-    const auto erased = std::erase_if(operation_->sources, [&](const messages::assignment& source) {
-      return source.lease == push.old_lease;
-    });
-    reads_old = pulling && erased != 0;
-  }
-  if (wanted && push.source.lease) take_source(push.source, reads_old ? push.old_lease : lease_id{});
+  // The transfer may have reads of such a source outstanding, also if the push is a copy of an old one. It
+  // reports the end of them, or its own.
+  const auto may_be_read = [&](lease_id lease) {
+    return operation_ && operation_->is_pulling() && operation_->sources.contains(lease);
+  };
+  const bool old_may_be_read = may_be_read(push.old_lease);
+  if (push.source.lease && !wanted && !may_be_read(push.source.lease))
+    source_released(now, push.source.lease);
+  const bool gives_up = mine && push.old_lease && (wanted || !push.source.lease) &&
+                        operation_->sources.give_up(push.old_lease) && pulling;
+  const bool takes =
+      wanted && push.source.lease && take_source(push.source, gives_up ? push.old_lease : lease_id{});
   // Before the answer that names the old lease has arrived, the session does not know whether that source
   // will be read.
   if (!push.old_lease || (operation_ && operation_->at == step::waiting)) return;
-  if (!reads_old) return source_released(now, push.old_lease);
-  if (!push.source.lease) act(session_actions::release_source{push.old_lease});
+  if (gives_up && !takes) act(session_actions::release_source{push.old_lease});
+  if (!old_may_be_read) source_released(now, push.old_lease);
 }
 
 TENSORHUB_DECL void operations::advance_operation(time_point now) {
@@ -356,7 +357,7 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
     return conclude({errc::protocol_mismatch, "the server's answer names no source"}, {});
   operation_->version = reply.version;
   if (!reply.open) operation_->root = reply.sources.front().root;
-  operation_->sources = reply.sources;
+  operation_->sources.current = reply.sources;
   operation_->ordinal = reply.ordinal;
   operation_->previous = held_;
   operation_->lost = reply.lost;
@@ -389,7 +390,7 @@ TENSORHUB_DECL bool operations::publishes_again(time_point now) {
 }
 
 TENSORHUB_DECL void operations::start_pull() {
-  act(session_actions::start_pull{operation_->version, operation_->sources, operation_->ordinal,
+  act(session_actions::start_pull{operation_->version, operation_->sources.current, operation_->ordinal,
                                   !operation_->root});
   operation_->at = step::pulling;
 }
@@ -397,17 +398,16 @@ TENSORHUB_DECL void operations::start_pull() {
 TENSORHUB_DECL void operations::become_whole(digest128 root) {
   if (!operation_->version || operation_->root) return;
   operation_->root = root;
-  for (messages::assignment& source : operation_->sources) source.root = root;
+  for (messages::assignment& source : operation_->sources.current) source.root = root;
   if (operation_->at == step::pulling) act(session_actions::commit_pull{root});
 }
 
-TENSORHUB_DECL void operations::take_source(const messages::assignment& source, lease_id released) {
-  const bool known = detail::any_of(operation_->sources,
-                                    [&](const messages::assignment& s) { return s.lease == source.lease; });
-  if (known || source.version != operation_->version) return;
+TENSORHUB_DECL bool operations::take_source(const messages::assignment& source, lease_id released) {
+  if (operation_->sources.contains(source.lease) || source.version != operation_->version) return false;
   if (source.root) become_whole(source.root);
-  operation_->sources.push_back(source);
+  operation_->sources.current.push_back(source);
   if (operation_->at == step::pulling) act(session_actions::add_source{source, released});
+  return true;
 }
 
 TENSORHUB_DECL void operations::stop_pull(const messages::status& reason) {

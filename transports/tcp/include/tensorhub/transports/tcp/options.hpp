@@ -57,8 +57,9 @@ struct tcp_options {
   bool names_in_addresses = false;
 
   std::size_t streams = 1;  ///< connections per endpoint; reads are spread over them
-  /// Threads that answer peers' reads, whatever the number of peers. 0: one for every eight processors, but
-  /// at least 2 and at most 8.
+  /// Threads that answer peers' reads, whatever the number of peers. 0: 8, also on few processors, which
+  /// share their time among threads: with fewer, readers on the source's machine would get most of it, and
+  /// would wait for the source (the README has figures).
   std::size_t io_threads = 0;
 
   /// "auto": cubic on the loopback interface, the system's default elsewhere. Any other text is a name that

@@ -21,7 +21,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -188,6 +187,7 @@ class source {
   static constexpr std::uint64_t listener_id = 0;
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::uint64_t budget_bytes = 8u << 20;
+  static constexpr std::size_t usual_io_threads = 8;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
@@ -202,8 +202,7 @@ class source {
   }
 
   [[nodiscard]] static std::size_t threads_for(const tcp_options& options) noexcept {
-    if (options.io_threads != 0) return options.io_threads;
-    return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 8, 2, 8);
+    return options.io_threads != 0 ? options.io_threads : usual_io_threads;
   }
 
   /// Calls `work()` while the loop's thread works on no connection.
