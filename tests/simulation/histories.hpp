@@ -63,7 +63,7 @@ inline simulation_options hard_options_for(std::uint64_t seed) {
   options.server_kills_per_second = seed % 3 == 0 ? 0.0 : 0.7;
   options.takeovers_per_second = seed % 3 == 1 ? 0.0 : 0.7;
   options.pauses_per_second = seed % 4 == 0 ? 0.0 : 1.0;
-  options.flipped_bits = seed % 2 == 0 ? 0.0 : 0.001;
+  options.reads.flipped_bits = seed % 2 == 0 ? 0.0 : 0.001;
   return options;
 }
 
@@ -112,7 +112,7 @@ inline simulation_options patient_options_for(std::uint64_t seed) {
   options.paused_readers = 0.1;
   options.instant_restarts = 0.5;
   options.kills_per_second *= 3;
-  options.flipped_bits = 0.0;
+  options.reads.flipped_bits = 0.0;
   return options;
 }
 
@@ -126,7 +126,7 @@ inline simulation_options slow_options_for(std::uint64_t seed) {
   options.local_updates = options.short_deadlines = 0;
   options.cancels /= 8;
   options.unpublish_timeout = std::chrono::milliseconds{seed % 4 == 0 ? 100 : 1500};
-  options.slow_links = 0.5;
+  options.reads.slow_links = 0.5;
   return options;
 }
 
@@ -136,7 +136,7 @@ inline simulation_options short_options_for(std::uint64_t seed) {
   options.shards = static_cast<std::uint32_t>(1 + seed / 7 % 2);
   options.rollouts = 2;
   options.length = std::chrono::milliseconds{120};
-  options.flipped_bits = seed % 3 == 0 ? 0.005 : 0.0;
+  options.reads.flipped_bits = seed % 3 == 0 ? 0.005 : 0.0;
   options.paused_readers = seed % 5 == 0 ? 0.1 : 0.0;
   options.instant_restarts = seed % 7 == 0 ? 0.5 : 0.0;
   for (double* rate :

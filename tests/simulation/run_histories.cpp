@@ -51,8 +51,8 @@ void check_that_faults_happened(const simulation_statistics& total, std::uint64_
   if (some([](const options& of) { return of.server_kills_per_second > 0; })) CHECK(total.server_kills > 0);
   if (some([](const options& of) { return of.takeovers_per_second > 0; })) CHECK(total.takeovers > 0);
   if (some([](const options& of) { return of.pauses_per_second > 0; })) CHECK(total.pauses > 0);
-  if (some([](const options& of) { return of.flipped_bits > 0; })) CHECK(total.flipped_bits > 0);
-  if (some([](const options& of) { return of.slow_links > 0; })) CHECK(total.sources.exchanged > 0);
+  if (some([](const options& of) { return of.reads.flipped_bits > 0; })) CHECK(total.flipped_bits > 0);
+  if (some([](const options& of) { return of.reads.slow_links > 0; })) CHECK(total.sources.exchanged > 0);
   if (some([](const options& of) { return of.polite_leavers_per_second > 0; })) CHECK(total.retired > 0);
   if (some([](const options& of) { return of.keep_latest > 0 || of.pins > 0; })) {
     CHECK(total.offloads > 0);

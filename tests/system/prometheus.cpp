@@ -136,7 +136,6 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
   CHECK(value(seen, "tensorhub_server_update_wait_seconds_count") >= 2);
   CHECK(value(seen, "tensorhub_server_assignments_total") == 1);
   CHECK(value(seen, "tensorhub_server_crossings_total") == 0);
-  CHECK(value(seen, "tensorhub_server_shortages_total") == 0);
   CHECK(value(seen, "tensorhub_server_sources_exchanged_total") == 0);
 
   // A second look: what is a total has not become less, and there is more of it.

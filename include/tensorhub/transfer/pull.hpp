@@ -103,7 +103,8 @@ class pull {
   /// They agree: everything that was believed is of the published version.
   void settle();
   /// They do not. Half of a digest may have been read before it was written: those of chunks that are still
-  /// missing are read again. False: there are none, or that has not helped; nothing that was read may be used.
+  /// missing are read again. False: there are none, or that has not helped; nothing that was read may be
+  /// used.
   [[nodiscard]] bool doubt_digests();
 
   /// These chunks first, in this order, instead of the ones that were preferred before; then any, as ever.

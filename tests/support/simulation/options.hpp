@@ -21,6 +21,12 @@ struct trainer_faults {
   double rollbacks = 0.0;  ///< it goes back to one of the last few versions
 };
 
+/// What happens to reads of chunks.
+struct read_faults {
+  double flipped_bits = 0.0;  ///< chance per read that one bit of the chunk arrives wrong
+  double slow_links = 0.0;    ///< share of the processes from which a read takes up to 150 ms
+};
+
 struct simulation_options {
   std::uint64_t seed = 1;
   std::uint32_t shards = 2;
@@ -37,8 +43,7 @@ struct simulation_options {
   double pauses_per_second = 0.0;  ///< of any worker, for up to 900 ms: longer than the server's patience
   double paused_readers = 0.0;     ///< chance per update that its reader is paused during the update
   double instant_restarts = 0.0;   ///< chance per death that the next process gets the address within 100 us
-  double flipped_bits = 0.0;       ///< chance per read of a chunk that one bit of it arrives wrong
-  double slow_links = 0.0;         ///< share of the processes whose chunks take up to 150 ms to be read
+  read_faults reads{};
 
   // ---- calls
   double cancels = 0.0;          ///< chance per update that its caller cancels it at some moment

@@ -173,13 +173,13 @@ class simulation {
     };
     world.drop = [this](worker_type& holder) { leavers_.drop(holder); };
     world.flips_a_bit = [this] {
-      const bool flips = !over() && events_.chance(options_.flipped_bits);
+      const bool flips = !over() && events_.chance(options_.reads.flipped_bits);
       if (flips) ++statistics_.flipped_bits;
       return flips;
     };
     world.slowness = [this](incarnation source) {
       const bool is_slow = static_cast<double>(source.value * 0x9e3779b97f4a7c15ull >> 32) <
-                           options_.slow_links * 4294967296.0;
+                           options_.reads.slow_links * 4294967296.0;
       return is_slow && !over() ? events_.between(duration{0}, std::chrono::milliseconds{150}) : duration{0};
     };
     world.answers = [this](incarnation id) { return answering(id); };
