@@ -30,7 +30,7 @@ enum class errc : std::uint16_t {
   not_found = 7,          ///< there is no such model or version, and waiting cannot help
   unavailable = 8,        ///< the version existed and no worker holds it any more
   timed_out = 9,          ///< a deadline passed; the sentence says what the call waited for
-  busy = 10,              ///< another operation of the worker runs, or its version is still published
+  busy = 10,              ///< another operation of the worker runs
   torn = 11,              ///< this replica's in-place update failed; the next update repairs it
   group_failed = 12,      ///< another shard of the replica failed, disagreed or did not arrive
   contract_broken = 13,   ///< a source changed bytes while they were published
@@ -42,6 +42,7 @@ enum class errc : std::uint16_t {
   transport_failed = 19,  ///< registration, listening or connecting failed
   system_failed = 20,     ///< an operating-system call failed
   refused = 21,           ///< the other side rejects this process: its key is unknown or revoked
+  still_published = 22,   ///< the worker's own version is published: call unpublish() first
 };
 
 [[nodiscard]] std::string_view to_string(errc code) noexcept;

@@ -23,6 +23,7 @@ __all__ = [
     "Refused",
     "Replaced",
     "SourceLost",
+    "StillPublished",
     "SystemFailed",
     "TimedOut",
     "Torn",
@@ -171,6 +172,10 @@ class Refused(Error, PermissionError):
     """The other side rejects this process: its key is unknown or revoked."""
 
 
+class StillPublished(Error):
+    """The worker's own version is published: call `unpublish()` first."""
+
+
 _CLASSES: dict[str, type[Error]] = {
     "invalid_argument": InvalidArgument,
     "limit_exceeded": LimitExceeded,
@@ -193,6 +198,7 @@ _CLASSES: dict[str, type[Error]] = {
     "transport_failed": TransportFailed,
     "system_failed": SystemFailed,
     "refused": Refused,
+    "still_published": StillPublished,
 }
 _NAMES = {kind: name for name, kind in _CLASSES.items()}
 _RETRYABLE = {_core.error_name(code) for code in range(1, len(_CLASSES) + 1) if _core.is_retryable(code)}

@@ -77,7 +77,7 @@ class scene {
         return say(in, from, finish(in, from));
       case 13:
       case 14:
-        return say(in, from, source_failed(in, from));
+        return say(in, from, sources(in, from));
       case 15:
         return say(in, from, receiving(in, from));
       case 16:
@@ -281,11 +281,13 @@ class scene {
     out.lease = lease(in, from);
     return out;
   }
-  [[nodiscard]] messages::source_failed_request source_failed(fuzz::input& in, speaker& from) {
-    messages::source_failed_request out;
+  [[nodiscard]] messages::sources_request sources(fuzz::input& in, speaker& from) {
+    messages::sources_request out;
     out.operation = operation(in, from);
     if (!in.once_in(4)) out.lease = lease(in, from);
-    out.reason = static_cast<errc>(in.below(21));
+    const auto picked = in.below(23 * 3);
+    out.reason = static_cast<errc>(picked % 23);
+    out.why = static_cast<messages::sources_wanted>(picked / 23);
     out.detail = in.text(4);
     return out;
   }

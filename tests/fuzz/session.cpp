@@ -184,7 +184,7 @@ class scene {
       reply.latest = {in.number()};
       body = reply;
     } else if (holds_alternative<messages::update_request>(request.body) ||
-               holds_alternative<messages::source_failed_request>(request.body)) {
+               holds_alternative<messages::sources_request>(request.body)) {
       messages::update_reply reply;
       reply.result = status(in);
       reply.operation = {operation_ = in.once_in(8) ? in.number() : operation_ + 1};

@@ -145,7 +145,7 @@ TEST_CASE("versions: zero, backwards, published twice, re-published with other b
   CHECK(code_of([&] { source.worker.publish(0); }) == errc::invalid_argument);
   source.worker.publish(5);
   std::string sentence;
-  CHECK(code_of([&] { source.worker.publish(6); }, &sentence) == errc::busy);
+  CHECK(code_of([&] { source.worker.publish(6); }, &sentence) == errc::still_published);
   CHECK(contains(sentence, "unpublish()"));
   source.worker.unpublish();
   CHECK(code_of([&] { source.worker.publish(4); }, &sentence) == errc::version_conflict);

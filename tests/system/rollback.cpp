@@ -75,7 +75,7 @@ TEST_CASE("roll back: what this publisher still shows is taken back first") {
     s.source.worker.roll_back_to(1);
     FAIL("it rolled back");
   } catch (const tensorhub::error& e) {
-    CHECK(e.code() == errc::busy);
+    CHECK(e.code() == errc::still_published);
     CHECK(contains(e.sentence(), "call unpublish() first"));
   }
   CHECK(s.keeper.worker.update().version == 2);

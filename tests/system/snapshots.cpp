@@ -162,7 +162,7 @@ TEST_CASE("in place and as a snapshot: not both at once") {
   trainer source{who(server.address(), "trainer-0")};
   source.publish(1);
   std::string sentence;
-  CHECK(code_of([&] { source.worker.publish(2, snapshot); }, &sentence) == errc::busy);
+  CHECK(code_of([&] { source.worker.publish(2, snapshot); }, &sentence) == errc::still_published);
   CHECK_MESSAGE(contains(sentence, "replica trainer-0"), sentence);
   source.worker.unpublish();
   source.publish(2, snapshot);

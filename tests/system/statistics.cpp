@@ -91,14 +91,14 @@ TEST_CASE("statistics: a worker's calls, bytes by path, and times") {
   rollout reader{far};
   for (std::uint64_t version = 1; version <= 3; ++version) {
     source.publish(version);
-    CHECK(code_of([&] { source.worker.publish(version); }) == errc::busy);
+    CHECK(code_of([&] { source.worker.publish(version); }) == errc::still_published);
     reader.worker.update(version, 20s);
     source.worker.unpublish(10s);
   }
   CHECK(code_of([&] { reader.worker.update(exactly(2), 5s); }) == errc::unavailable);
   const auto sent = source.worker.statistics();
   CHECK(sent.publishes.of(errc::ok) == 3);
-  CHECK(sent.publishes.of(errc::busy) == 3);
+  CHECK(sent.publishes.of(errc::still_published) == 3);
   CHECK(sent.publish.count() == 3);
   CHECK(sent.digest.count() == 3);
   CHECK(sent.unpublishes.of(errc::ok) == 3);

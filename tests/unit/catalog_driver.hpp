@@ -247,17 +247,22 @@ class driver {
   messages::update_reply lose_source(incarnation worker, const messages::assignment& source,
                                      errc reason = errc::source_lost) {
     return ask<messages::update_reply>(
-        worker, messages::source_failed_request{source.operation, source.lease, reason, "connection reset"});
+        worker, messages::sources_request{source.operation, messages::sources_wanted::one_failed,
+                                          source.lease, reason, "connection reset"});
   }
   /// No source has had anything new for a while.
   messages::update_reply stall(incarnation worker) {
     return ask<messages::update_reply>(
-        worker, messages::source_failed_request{operation_of(worker), {}, errc::timed_out, "no news"});
+        worker,
+        messages::sources_request{
+            operation_of(worker), messages::sources_wanted::all_stalled, {}, errc::timed_out, "no news"});
   }
   /// A shortage: the sources have had nothing new for a short while.
   messages::update_reply run_short(incarnation worker) {
     return ask<messages::update_reply>(
-        worker, messages::source_failed_request{operation_of(worker), {}, errc::busy, "nothing new"});
+        worker,
+        messages::sources_request{
+            operation_of(worker), messages::sources_wanted::short_of_chunks, {}, errc::busy, "nothing new"});
   }
   [[nodiscard]] operation_counter operation_of(incarnation worker) { return {operations_[worker]}; }
 

@@ -629,7 +629,8 @@ TEST_CASE(
   REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
   const auto stall = [&] {
     return server.ask<messages::update_reply>(
-        reader, messages::source_failed_request{before.operation, {}, errc::timed_out, "no news"});
+        reader, messages::sources_request{
+                    before.operation, messages::sources_wanted::all_stalled, {}, errc::timed_out, "no news"});
   };
   const auto early = stall();
   CHECK_MESSAGE(early.result.ok(), early.result.sentence);
@@ -669,7 +670,8 @@ TEST_CASE("recovery: what an earlier server granted above the credits is not exc
   server.pass_alive(1200ms, all);
   server.clear();
   const auto reply = server.ask<messages::update_reply>(
-      last, messages::source_failed_request{{3}, {}, errc::busy, "nothing new"});
+      last, messages::sources_request{
+                {3}, messages::sources_wanted::short_of_chunks, {}, errc::busy, "nothing new"});
   CHECK_MESSAGE(reply.result.ok(), reply.result.sentence);
   CHECK_FALSE(server.push<messages::reassign_push>(last).has_value());
   CHECK(server.core.record_of(trainer)->as_source.load == 2);

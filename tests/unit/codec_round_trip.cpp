@@ -104,9 +104,9 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
 /// Magic and protocol.
 const std::string header =
     "54485542"
-    "0800";
+    "0900";
 
-TEST_CASE("codec: golden frames of protocol 8") {
+TEST_CASE("codec: golden frames of protocol 9") {
   encoder out;
   SUBCASE("heartbeat_request") {
     const messages::envelope m{0x1122334455667788, {}, {9}, messages::heartbeat_request{5, 6}};

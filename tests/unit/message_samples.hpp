@@ -186,9 +186,9 @@ inline auto fields(msg::update_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;
   return std::tie(a, b, c, d, e, f, g, h, i);
 }
-inline auto fields(msg::source_failed_request& m) {
-  auto& [a, b, c, d] = m;
-  return std::tie(a, b, c, d);
+inline auto fields(msg::sources_request& m) {
+  auto& [a, b, c, d, e] = m;
+  return std::tie(a, b, c, d, e);
 }
 inline auto fields(msg::lease_released_request& m) {
   auto& [a] = m;
@@ -290,13 +290,15 @@ class filler {
     if constexpr (std::is_same_v<T, bool>) {
       value = below(2) == 1;
     } else if constexpr (std::is_same_v<T, th::errc>) {
-      value = static_cast<T>(below(21));
+      value = static_cast<T>(below(23));
     } else if constexpr (std::is_same_v<T, th::dtype>) {
       value = static_cast<T>(below(15));
     } else if constexpr (std::is_same_v<T, th::version_selector::kind_type>) {
       value = static_cast<T>(below(3));
     } else if constexpr (std::is_same_v<T, msg::update_reach>) {
       value = static_cast<T>(below(2));
+    } else if constexpr (std::is_same_v<T, msg::sources_wanted>) {
+      value = static_cast<T>(below(3));
     } else if constexpr (std::is_same_v<T, msg::manage_kind>) {
       value = static_cast<T>(below(4));
     } else if constexpr (std::is_same_v<T, msg::stuck_kind>) {

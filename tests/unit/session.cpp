@@ -159,7 +159,7 @@ TEST_CASE("session: publish holds the version; a second one before unpublish is 
   const auto ticket = worker.core.publish(worker.now, 4, {}, driver::control(), worker.in(1s));
   const auto result = worker.result(ticket);
   REQUIRE(result.has_value());
-  CHECK(result->outcome.code == errc::busy);
+  CHECK(result->outcome.code == errc::still_published);
   CHECK(result->outcome.sentence == "version 3 is still published: call unpublish() first");
   CHECK(worker.core.held()->version == version_number{3});
   CHECK_FALSE(worker.sent<messages::publish_request>().has_value());
@@ -459,13 +459,13 @@ TEST_CASE(
   worker.core.source_failed(worker.now, {4}, errc::source_lost, "an earlier lease");
   CHECK(worker.silent());
   worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
-  CHECK(worker.sent_body<messages::source_failed_request>().lease == lease_id{5});
+  CHECK(worker.sent_body<messages::sources_request>().lease == lease_id{5});
   worker.answer(driver::assign(driver::source(3, 6)));
   const auto order = worker.action<session_actions::add_source>();
   CHECK(order.source.lease == lease_id{6});
   CHECK_FALSE(order.released);  // the server has ended the old lease itself
   worker.core.source_failed(worker.now, {6}, errc::source_lost, "connection reset");
-  static_cast<void>(worker.sent_body<messages::source_failed_request>());
+  static_cast<void>(worker.sent_body<messages::sources_request>());
   worker.answer(messages::update_reply{{errc::unavailable, "nobody is left"}, {}, false, {}, {}});
   CHECK(worker.action<session_actions::stop_pull>().reason.sentence == "nobody is left");
   worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, {});
@@ -925,7 +925,8 @@ TEST_CASE("session: leaving needs nothing published; being unknown afterwards me
   driver worker;
   worker.join();
   worker.hold(2);
-  CHECK(worker.result(worker.core.leave(worker.now, worker.in(5s))).value().outcome.code == errc::busy);
+  CHECK(worker.result(worker.core.leave(worker.now, worker.in(5s))).value().outcome.code ==
+        errc::still_published);
   worker.core.unpublish(worker.now, worker.in(5s));
   static_cast<void>(worker.sent_body<messages::unpublish_request>());
   worker.answer(messages::drained_reply{});

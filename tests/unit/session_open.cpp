@@ -51,9 +51,9 @@ TEST_CASE("session: an open version is held, but not whole, until it is publishe
   CHECK(s.worker.core.held()->version == version_number{2});
   CHECK(s.worker.core.latest() == version_number{});
   const auto other = s.worker.core.publish(s.worker.now, 3, {1, 2}, driver::control(), s.worker.in(1s));
-  CHECK(s.worker.result(other).value().outcome.code == errc::busy);
+  CHECK(s.worker.result(other).value().outcome.code == errc::still_published);
   const auto update = s.worker.core.update(s.worker.now, latest, s.worker.in(1s));
-  CHECK(s.worker.result(update).value().outcome.code == errc::busy);
+  CHECK(s.worker.result(update).value().outcome.code == errc::still_published);
   const auto ticket = s.worker.core.publish(s.worker.now, 2, {1, 2}, driver::control(), s.worker.in(1s));
   const auto request = s.worker.sent_body<messages::publish_request>();
   CHECK_FALSE(request.held.open);
@@ -99,12 +99,12 @@ TEST_CASE("session: a reader of an open version learns the root by a push, and e
 TEST_CASE("session: it learns the root by the answer to a stall, where the push was lost") {
   reader_scene s;
   s.worker.core.pull_stalled(s.worker.now, "nothing new");
-  static_cast<void>(s.worker.sent_body<messages::source_failed_request>());
+  static_cast<void>(s.worker.sent_body<messages::sources_request>());
   messages::update_reply still_open;
   still_open.open = true;
   s.worker.answer(std::move(still_open));
   s.worker.core.pull_stalled(s.worker.now, "nothing new");
-  static_cast<void>(s.worker.sent_body<messages::source_failed_request>());
+  static_cast<void>(s.worker.sent_body<messages::sources_request>());
   messages::update_reply whole;
   whole.root = {7, 7};
   s.worker.answer(std::move(whole));

@@ -198,7 +198,7 @@ TEST_CASE("session: a copy of a push does not release a source while a read of i
   worker.core.source_released(worker.now, {5});
   CHECK(worker.sent_body<messages::lease_released_request>().lease == lease_id{5});
   worker.core.source_failed(worker.now, {6}, errc::source_lost, "connection reset");
-  CHECK(worker.sent_body<messages::source_failed_request>().lease == lease_id{6});
+  CHECK(worker.sent_body<messages::sources_request>().lease == lease_id{6});
   worker.push(moves);  // a late copy: the server has taken this source back
   CHECK(worker.silent());
 }
@@ -267,7 +267,7 @@ TEST_CASE("session: leases that are not of this update are given back at once") 
     // The old one is of this update, and stays: the push is of another one.
     worker.clear_output();
     worker.core.source_failed(worker.now, {5}, errc::source_lost, "x");
-    CHECK(worker.sent<messages::source_failed_request>().has_value());
+    CHECK(worker.sent<messages::sources_request>().has_value());
     return;
   }
   SUBCASE("another operation") {
@@ -335,7 +335,8 @@ TEST_CASE("session: one of several sources fails: the others stay, and the serve
   worker.push(more(driver::source(3, 6)));
   static_cast<void>(worker.action<session_actions::add_source>());
   worker.core.source_failed(worker.now, {6}, errc::corrupt, "chunk 7");
-  const auto request = worker.sent_body<messages::source_failed_request>();
+  const auto request = worker.sent_body<messages::sources_request>();
+  CHECK(request.why == messages::sources_wanted::one_failed);
   CHECK(request.lease == lease_id{6});
   CHECK(request.reason == errc::corrupt);
   messages::update_reply nobody;
@@ -363,9 +364,9 @@ TEST_CASE("session: a stall is told without a lease, and only while reading") {
   CHECK(worker.silent());
   const auto ticket = worker.start_update(3);
   worker.core.pull_stalled(worker.now, "no new chunk from trainer");
-  const auto request = worker.sent_body<messages::source_failed_request>();
+  const auto request = worker.sent_body<messages::sources_request>();
+  CHECK(request.why == messages::sources_wanted::all_stalled);
   CHECK_FALSE(request.lease);
-  CHECK(request.reason == errc::timed_out);
   CHECK(request.operation == operation_counter{1});
   CHECK(request.detail == "no new chunk from trainer");
   SUBCASE("the server knows more sources") {
@@ -384,18 +385,18 @@ TEST_CASE("session: a stall is told once, until the server has answered") {
   worker.join();
   worker.start_update(3);
   worker.core.pull_stalled(worker.now, "no new chunk from trainer");
-  const auto told = worker.sent<messages::source_failed_request>().value();
+  const auto told = worker.sent<messages::sources_request>().value();
   worker.clear_output();
   worker.core.pull_stalled(worker.now, "still none");
   CHECK(worker.silent());
   worker.push(more(driver::source(3, 6)));
   worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
-  CHECK(worker.sent_body<messages::source_failed_request>().lease == lease_id{5});
+  CHECK(worker.sent_body<messages::sources_request>().lease == lease_id{5});
   worker.core.pull_stalled(worker.now, "still none");
   CHECK(worker.silent());
   worker.answer(told.sequence, driver::assign(driver::source(3, 7)));
   worker.core.pull_stalled(worker.now, "again none");
-  CHECK(worker.sent_body<messages::source_failed_request>().detail == "again none");
+  CHECK(worker.sent_body<messages::sources_request>().detail == "again none");
 }
 
 TEST_CASE("session: a shortage is told without a lease, unless a stall is told, which it does not silence") {
@@ -405,17 +406,17 @@ TEST_CASE("session: a shortage is told without a lease, unless a stall is told, 
   CHECK(worker.silent());
   worker.start_update(3);
   worker.core.pull_ran_short(worker.now);
-  const auto told = worker.sent<messages::source_failed_request>().value();
-  const auto& request = *get_if<messages::source_failed_request>(&told.body);
+  const auto told = worker.sent<messages::sources_request>().value();
+  const auto& request = *get_if<messages::sources_request>(&told.body);
+  CHECK(request.why == messages::sources_wanted::short_of_chunks);
   CHECK_FALSE(request.lease);
-  CHECK(request.reason == errc::busy);
   CHECK(request.operation == operation_counter{1});
   worker.clear_output();
   worker.core.pull_ran_short(worker.now);
   CHECK(worker.silent());
   worker.core.pull_stalled(worker.now, "no new chunk");
-  const auto stall = worker.sent<messages::source_failed_request>().value();
-  CHECK(get_if<messages::source_failed_request>(&stall.body)->reason == errc::timed_out);
+  const auto stall = worker.sent<messages::sources_request>().value();
+  CHECK(get_if<messages::sources_request>(&stall.body)->why == messages::sources_wanted::all_stalled);
   SUBCASE("nothing can be exchanged") {
     messages::update_reply nothing;
     nothing.version = 3;
@@ -566,7 +567,7 @@ TEST_CASE("session: who has everything asks for no source any more") {
   worker.join();
   worker.start_update(3);
   worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
-  static_cast<void>(worker.sent_body<messages::source_failed_request>());
+  static_cast<void>(worker.sent_body<messages::sources_request>());
   worker.core.pull_finished(worker.now, driver::control());
   static_cast<void>(worker.sent_body<messages::finish_request>());
   messages::goodbye_push unknown;
@@ -575,5 +576,5 @@ TEST_CASE("session: who has everything asks for no source any more") {
   static_cast<void>(worker.sent_body<messages::join_request>());
   worker.answer(driver::joined_reply());
   for (const messages::envelope& sent : worker.core.take_output())
-    CHECK_FALSE(holds_alternative<messages::source_failed_request>(sent.body));
+    CHECK_FALSE(holds_alternative<messages::sources_request>(sent.body));
 }

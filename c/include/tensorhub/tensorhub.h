@@ -76,7 +76,8 @@ typedef enum tensorhub_status {
   TENSORHUB_CANCELLED = 18,
   TENSORHUB_TRANSPORT_FAILED = 19,
   TENSORHUB_SYSTEM_FAILED = 20,
-  TENSORHUB_REFUSED = 21
+  TENSORHUB_REFUSED = 21,
+  TENSORHUB_STILL_PUBLISHED = 22
 } tensorhub_status;
 
 /// "timed_out"; never NULL.
@@ -242,7 +243,7 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_unpublish(tensorhub_publish
                                                                tensorhub_publish_report* report,
                                                                tensorhub_error** error);
 /// Back to a checkpoint: versions above this one are withdrawn wherever they are held, and their numbers may
-/// be published again. BUSY: the publisher shows such a version itself, call unpublish first.
+/// be published again. STILL_PUBLISHED: the publisher shows such a version itself, call unpublish first.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_roll_back_to(tensorhub_publisher* publisher,
                                                                   uint64_t version, int64_t timeout_ms,
                                                                   tensorhub_error** error);

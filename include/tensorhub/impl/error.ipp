@@ -73,6 +73,8 @@ TENSORHUB_DECL std::string_view to_string(errc code) noexcept {
       return "system_failed";
     case errc::refused:
       return "refused";
+    case errc::still_published:
+      return "still_published";
   }
   return "unknown";
 }

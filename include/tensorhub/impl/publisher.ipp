@@ -37,7 +37,7 @@ TENSORHUB_DECL snapshot_report any_publisher::publish(version_number version, sn
     data().forget_digests();  // what is named next has changed since this publish
     if (const auto held = worker::held_version()) {
       throw snapshots_.failure(
-          errc::busy,
+          errc::still_published,
           "version " + to_string(held) + " is still published in place: call unpublish() before a snapshot",
           version);
     }

@@ -19,13 +19,13 @@ namespace tensorhub::inline TENSORHUB_MODE::messages {
 /// The index of a type in this list is its number on the wire: append, never reorder.
 using message =
     detail::one_of<join_request, join_reply, publish_request, unpublish_request, drained_reply,
-                   update_request, update_reply, source_failed_request, lease_released_request,
-                   finish_request, cut_off_done_request, wait_request, version_reply, list_request,
-                   list_reply, describe_request, describe_reply, leave_request, heartbeat_request,
-                   heartbeat_reply, status_reply, version_push, reassign_push, cut_off_push, abort_push,
-                   goodbye_push, receiving_request, why_request, why_reply, stuck_request, stuck_reply,
-                   retain_request, offload_failed_request, retention_push, offload_push, drop_push,
-                   holding_request, committed_push, manage_request, manage_reply>;
+                   update_request, update_reply, sources_request, lease_released_request, finish_request,
+                   cut_off_done_request, wait_request, version_reply, list_request, list_reply,
+                   describe_request, describe_reply, leave_request, heartbeat_request, heartbeat_reply,
+                   status_reply, version_push, reassign_push, cut_off_push, abort_push, goodbye_push,
+                   receiving_request, why_request, why_reply, stuck_request, stuck_reply, retain_request,
+                   offload_failed_request, retention_push, offload_push, drop_push, holding_request,
+                   committed_push, manage_request, manage_reply>;
 
 /// The table of messages.hpp, for unevaluated calls: what each request is answered by.
 template <typename Request>
@@ -33,7 +33,7 @@ status_reply answer_of(const Request&);
 join_reply answer_of(const join_request&);
 drained_reply answer_of(const unpublish_request&);
 update_reply answer_of(const update_request&);
-update_reply answer_of(const source_failed_request&);
+update_reply answer_of(const sources_request&);
 version_reply answer_of(const wait_request&);
 list_reply answer_of(const list_request&);
 describe_reply answer_of(const describe_request&);

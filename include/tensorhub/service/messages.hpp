@@ -19,7 +19,7 @@
 /// | update_request         | update_reply    | *later*: a version was decided and a source found |
 /// | receiving_request      | status_reply    | at once                                           |
 /// | holding_request        | status_reply    | at once                                           |
-/// | source_failed_request  | update_reply    | at once: other sources, or why there is none      |
+/// | sources_request        | update_reply    | at once: other sources, or why there is none      |
 /// | lease_released_request | status_reply    | at once                                           |
 /// | finish_request         | status_reply    | *later*: all shards of the replica have finished  |
 /// | cut_off_done_request   | status_reply    | at once                                           |
@@ -46,7 +46,7 @@
 /// | abort_push              | the group operation failed in another shard (if the push is lost, the answer |
 /// |                         | to finish_request says so)                                                   |
 /// | committed_push          | the version that is being read, and was open, is whole: its root (if the     |
-/// |                         | push is lost, the answer to source_failed_request says so)                   |
+/// |                         | push is lost, the answer to sources_request says so)                         |
 /// | retention_push          | which versions are retained and valid; workers announce it to a new server   |
 /// |                         | (sent at each change, after a join, and if a heartbeat shows that the worker |
 /// |                         | does not know it)                                                            |
@@ -246,8 +246,8 @@ struct update_reply {
   operation_counter operation{};  ///< the server's number: a restarted worker continues from it
   bool keep = false;              ///< the held version already satisfies the request: `version`
   version_number version{};
-  /// The first one is this reader's *upstream*. Empty in the answer to source_failed_request: continue with
-  /// the remaining sources.
+  /// The first one is this reader's *upstream*. Empty in the answer to sources_request: continue with the
+  /// remaining sources.
   std::vector<assignment> sources{};
   std::uint64_t ordinal = 0;  ///< number of this reader for its version and shard: selects the first chunk
   /// What the update overwrites is the last reliable copy of a retained version, which could not be handed
@@ -266,15 +266,17 @@ struct receiving_request {
 struct holding_request {
   reference held{};
 };
-struct source_failed_request {
+enum class sources_wanted : std::uint8_t {
+  one_failed,       ///< a source has failed
+  all_stalled,      ///< no source has had a new chunk for long: the reader cannot finish with these
+  short_of_chunks,  ///< for a short while: a further source or an exchange (a reassign_push) may help
+};
+struct sources_request {
   operation_counter operation{};
-  lease_id lease{};  ///< zero: no source has failed, but none had new chunks for a while
-  /// With a lease: why that source failed. Without one: `timed_out` for a stall; `busy` for a *shortage*,
-  /// which asks for a further source, or for an exchange (by a reassign_push); an answer without sources is
-  /// no refusal then.
-  errc reason = errc::source_lost;
+  sources_wanted why = sources_wanted::one_failed;
+  lease_id lease{};                 ///< one_failed: of that source
+  errc reason = errc::source_lost;  ///< one_failed: why
   std::string detail{};
-  [[nodiscard]] bool is_shortage() const noexcept { return !lease && reason == errc::busy; }
 };
 struct lease_released_request {
   lease_id lease{};

@@ -197,7 +197,7 @@ class contract_rules {
   [[nodiscard]] static bool is_answered_at_once(const messages::message& body) {
     if (const auto* finish = get_if<messages::finish_request>(&body)) return !finish->result.ok();
     return holds_alternative<messages::publish_request>(body) ||
-           holds_alternative<messages::source_failed_request>(body) ||
+           holds_alternative<messages::sources_request>(body) ||
            holds_alternative<messages::lease_released_request>(body) ||
            holds_alternative<messages::cut_off_done_request>(body) ||
            holds_alternative<messages::leave_request>(body);

@@ -48,7 +48,7 @@ inline constexpr rights needed<messages::publish_request> = right::publish;
 template <>
 inline constexpr rights needed<messages::update_request> = right::read;
 template <>
-inline constexpr rights needed<messages::source_failed_request> = right::read;
+inline constexpr rights needed<messages::sources_request> = right::read;
 template <>
 inline constexpr rights needed<messages::wait_request> = right::read;
 template <>

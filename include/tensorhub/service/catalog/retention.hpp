@@ -63,8 +63,8 @@ class retention {
       const version_number to = *request.roll_back_to;
       if (by != nullptr && by->held && by->held->version.value > to.value &&
           by->holding != holding::withdrawn && !is_void(model, by->held->version))
-        return {errc::busy, "version " + to_string(by->held->version) +
-                                " is still published by this worker: call unpublish() first"};
+        return {errc::still_published, "version " + to_string(by->held->version) +
+                                           " is still published by this worker: call unpublish() first"};
       if (!has_newer(model, to)) return {};
     }
     if (messages::status failure = apply(next, model, {request, model.latest_seen}); !failure.ok())

@@ -34,11 +34,8 @@ class tally {
       slot.kind = request_kind::drain;
     } else if (holds_alternative<messages::publish_request>(body)) {
       slot.kind = request_kind::publish;
-    } else if (const auto* failed = get_if<messages::source_failed_request>(&body)) {
-      if (failed->lease)
-        seen.sources_failed.add(failed->reason);
-      else
-        ++(failed->is_shortage() ? seen.shortages.reported : seen.stalls);
+    } else if (const auto* sources = get_if<messages::sources_request>(&body)) {
+      count(*sources);
     } else if (const auto* cut = get_if<messages::cut_off_done_request>(&body)) {
       if (!cut->reader) ++seen.drains_forced;
     }
@@ -66,6 +63,17 @@ class tally {
   }
 
  private:
+  void count(const messages::sources_request& request) {
+    switch (request.why) {
+      case messages::sources_wanted::one_failed:
+        return seen.sources_failed.add(request.reason);
+      case messages::sources_wanted::all_stalled:
+        ++seen.stalls;
+        return;
+      case messages::sources_wanted::short_of_chunks:
+        ++seen.shortages.reported;
+    }
+  }
   void count(const messages::assignment& source) {
     ++seen.assignments;
     if (source.crossing) ++seen.crossings;

@@ -83,7 +83,7 @@ class updates {
     deliver(operation, worker);
   }
 
-  void on(worker_state& worker, request_sequence sequence, const messages::source_failed_request& request) {
+  void on(worker_state& worker, request_sequence sequence, const messages::sources_request& request) {
     operation_state* operation = find_operation(*worker.replica, request.operation, worker.shard.index);
     member_state* member = operation != nullptr ? member_of(*operation, worker.shard.index) : nullptr;
     if (member == nullptr || operation->is_closed() || member->phase != phase::assigned) {
@@ -93,30 +93,17 @@ class updates {
               : messages::status{errc::unavailable, "this operation is no longer known"};
       return core_.answer(worker, sequence, refused(reason));
     }
-    if (request.lease && lose_source(worker, *member, request)) {
+    if (request.why == messages::sources_wanted::one_failed && lose_source(worker, *member, request)) {
       core_.condemned.emplace_back(worker.id, verdict::earlier);
       return core_.answer(worker, sequence, refused({errc::replaced, "the source has cut this worker off"}));
     }
     worker.as_reader.operation = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
-    if (!request.lease && !request.is_shortage()) leases::note_stall(*operation, worker);
+    if (request.why == messages::sources_wanted::all_stalled) leases::note_stall(*operation, worker);
     leases_.grow(*operation, worker, member->excluded, &found);
-    if (request.is_shortage()) {
+    if (request.why == messages::sources_wanted::short_of_chunks) {
       if (found.empty()) leases_.exchange(*operation, worker, member->excluded);
-      return core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
-    }
-    if (!request.lease) leases_.relieve(*operation, worker, member->excluded, found);
-    const bool may_retry = request.reason == errc::source_lost || request.reason == errc::timed_out ||
-                           request.reason == errc::unavailable;
-    const bool is_lost = leases_.count_sources(worker) == 0 ||
-                         (!request.lease && !leases_.leads_to_everything(worker, nullptr));
-    if (is_lost && may_retry && member->retries < retries_of_one_source) {
-      ++member->retries;
-      member->excluded.clear();
-      leases_.grow(*operation, worker, {}, &found);
-    }
-    const bool is_stuck = !request.lease && !leases_.leads_to_everything(worker, nullptr);
-    if ((leases_.count_sources(worker) == 0 || is_stuck) && !may_wait(*operation, worker, *member)) {
+    } else if (!find_way_on(*operation, worker, *member, request, found)) {
       return core_.answer(worker, sequence,
                           refused(no_source_left(*operation, worker, request.detail), operation->counter));
     }
@@ -698,10 +685,30 @@ class updates {
     versions_.receive(worker, shown);
   }
 
+  /// The reader has lost a source, or its sources have stalled. Adds to what `grow` has `found`: a source that
+  /// is taken from another reader, or sources that have failed this one before. False: it cannot get every
+  /// chunk, and waiting would not help.
+  bool find_way_on(operation_state& operation, worker_state& worker, member_state& member,
+                   const messages::sources_request& request, std::vector<messages::assignment>& found) {
+    const bool has_stalled = request.why == messages::sources_wanted::all_stalled;
+    const auto is_lost = [&] {
+      return leases_.count_sources(worker) == 0 ||
+             (has_stalled && !leases_.leads_to_everything(worker, nullptr));
+    };
+    if (has_stalled) leases_.relieve(operation, worker, member.excluded, found);
+    const bool may_retry = has_stalled || request.reason == errc::source_lost ||
+                           request.reason == errc::timed_out || request.reason == errc::unavailable;
+    if (is_lost() && may_retry && member.retries < retries_of_one_source) {
+      ++member.retries;
+      member.excluded.clear();
+      leases_.grow(operation, worker, {}, &found);
+    }
+    return !is_lost() || may_wait(operation, worker, member);
+  }
+
   /// Handles a source that failed. True: an earlier server ordered this source to cut the reader off, so the
   /// source will never serve it.
-  bool lose_source(worker_state& worker, member_state& member,
-                   const messages::source_failed_request& request) {
+  bool lose_source(worker_state& worker, member_state& member, const messages::sources_request& request) {
     const auto lease = core_.leases.find(request.lease);
     if (lease == core_.leases.end() || lease->second.reader != worker.id) return false;
     const incarnation failed = lease->second.source;

@@ -229,7 +229,7 @@ class frame_reader final : public field_archive {
 
 /// Highest enumerator of each enumeration on the wire; all of them count from zero without gaps.
 [[nodiscard]] constexpr errc last_of(errc) noexcept {
-  return errc::refused;
+  return errc::still_published;
 }
 [[nodiscard]] constexpr dtype last_of(dtype) noexcept {
   return dtype::c128;
@@ -239,6 +239,9 @@ class frame_reader final : public field_archive {
 }
 [[nodiscard]] constexpr messages::update_reach last_of(messages::update_reach) noexcept {
   return messages::update_reach::prefer_local;
+}
+[[nodiscard]] constexpr messages::sources_wanted last_of(messages::sources_wanted) noexcept {
+  return messages::sources_wanted::short_of_chunks;
 }
 [[nodiscard]] constexpr messages::manage_kind last_of(messages::manage_kind) noexcept {
   return messages::manage_kind::resume;

@@ -195,9 +195,9 @@ inline void move_field(field_archive& archive, messages::receiving_request& m) {
 inline void move_field(field_archive& archive, messages::holding_request& m) {
   archive(m.held);
 }
-inline void move_field(field_archive& archive, messages::source_failed_request& m) {
-  auto& [operation, lease, reason, detail] = m;
-  archive(operation, lease, reason, as_sentence(detail));
+inline void move_field(field_archive& archive, messages::sources_request& m) {
+  auto& [operation, why, lease, reason, detail] = m;
+  archive(operation, why, lease, reason, as_sentence(detail));
 }
 inline void move_field(field_archive& archive, messages::lease_released_request& m) {
   auto& [lease] = m;

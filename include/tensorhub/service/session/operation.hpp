@@ -78,6 +78,11 @@ struct running {
   /// The shell runs a transfer and will report its end.
   [[nodiscard]] bool is_pulling() const noexcept { return at == step::pulling || at == step::stopping; }
   [[nodiscard]] bool is_local() const noexcept { return copies != local_copy::no; }
+  /// It reads what the server names, or will when its own readers are gone.
+  [[nodiscard]] bool takes_sources() const noexcept {
+    const bool will_read = at == step::draining || at == step::revoking;
+    return !is_local() && (will_read || (at == step::pulling && !abort));
+  }
   /// The server has announced the version, and this shard has not failed.
   [[nodiscard]] bool is_decided() const noexcept { return version && at != step::failing && !is_local(); }
   [[nodiscard]] lease_id first_lease() const noexcept {

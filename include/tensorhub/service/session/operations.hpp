@@ -102,6 +102,7 @@ class operations : public questions {
   [[nodiscard]] const std::optional<messages::reference>& kept() const noexcept { return kept_; }
 
  protected:
+  using wanted = messages::sources_wanted;
   using questions::handle;
   using questions::questions;
 
@@ -149,6 +150,10 @@ class operations : public questions {
   /// asks again.
   [[nodiscard]] bool publishes_again(time_point now);
   void start_pull();
+  /// The transfer has been told of the source of this lease, and may have reads of it outstanding.
+  [[nodiscard]] bool may_be_read(lease_id lease) const {
+    return operation_ && operation_->is_pulling() && operation_->sources.contains(lease);
+  }
   /// Adds one source. False: it is known already, and perhaps given up since: the message is a copy.
   bool take_source(const messages::assignment& source, lease_id released);
   void stop_pull(const messages::status& reason);

@@ -33,7 +33,7 @@ enum class purpose : std::uint8_t {
   publish,
   drain,
   update,
-  source_failed,
+  sources,
   finish,
   notice,    ///< a report that the server must receive; no call waits for the answer
   question,  ///< wait, list, describe
@@ -95,8 +95,8 @@ class outbox {
 
   /// How many open requests have this purpose.
   [[nodiscard]] std::size_t count(purpose why) const noexcept;
-  /// A report of a stall (`timed_out`) or a shortage (`busy`) is not answered yet.
-  [[nodiscard]] bool has_open_report(errc reason) const noexcept;
+  /// Such a sources_request is not answered yet.
+  [[nodiscard]] bool wants_sources(messages::sources_wanted why) const noexcept;
   /// Every request was answered.
   [[nodiscard]] bool empty() const noexcept { return open_.empty(); }
   [[nodiscard]] std::vector<messages::envelope> take_output() { return std::exchange(output_, {}); }

@@ -114,7 +114,7 @@ class state {
 
   [[nodiscard]] messages::status late(time_point now, const std::string& what) const;
   [[nodiscard]] messages::status still_published() const {
-    return {errc::busy,
+    return {errc::still_published,
             "version " + to_string(held_->version) + " is still published: call unpublish() first"};
   }
   /// Ends the calls of one request whose deadline has passed.

@@ -82,7 +82,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   self.ensure_joined(until);
   if (!version) throw self.failure(errc::invalid_argument, "version 0 cannot be published: count from 1");
   if (const auto held = self.held_version()) {
-    throw self.failure(errc::busy,
+    throw self.failure(errc::still_published,
                        "version " + to_string(held) + " is still published: call unpublish() first", version);
   }
   publish_report report{version, self.shape.bytes(), 0, 0};

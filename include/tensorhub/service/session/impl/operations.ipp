@@ -74,8 +74,8 @@ TENSORHUB_DECL session_ticket operations::update(time_point now, const version_s
                                                  messages::update_reach reach, bool ahead) {
   const session_ticket ticket = new_ticket();
   if (is_open()) {
-    finish(ticket, {errc::busy, "version " + to_string(held_->version) +
-                                    " is published and not whole yet: call unpublish() first"});
+    finish(ticket, {errc::still_published, "version " + to_string(held_->version) +
+                                               " is published and not whole yet: call unpublish() first"});
     return ticket;
   }
   ++counter_.value;
@@ -149,8 +149,7 @@ TENSORHUB_DECL void operations::pull_finished(time_point now, readable_memory me
   held_->name_memory(std::move(memory));
   if (operation_->is_local()) return end_install(now, {});
   operation_->at = step::finishing;
-  outbox_.forget(
-      {purpose::source_failed});  // a new server would assign sources for a version that is complete
+  outbox_.forget({purpose::sources});  // a new server would assign sources for a version that is complete
   messages::finish_request done;  // filled member by member: g++ 12 at -O3 mistakes a list for uninitialised
   done.operation = counter_;
   done.version = operation_->version;
@@ -184,21 +183,21 @@ TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, er
                                               std::string detail) {
   if (!operation_ || operation_->at != step::pulling) return;
   if (!operation_->sources.give_up(lease)) return;
-  request(now, messages::source_failed_request{counter_, lease, reason, std::move(detail)},
-          purpose::source_failed);
+  request(now, messages::sources_request{counter_, wanted::one_failed, lease, reason, std::move(detail)},
+          purpose::sources);
 }
 
 TENSORHUB_DECL void operations::pull_stalled(time_point now, std::string detail) {
-  if (!operation_ || operation_->at != step::pulling || outbox_.has_open_report(errc::timed_out)) return;
-  request(now, messages::source_failed_request{counter_, {}, errc::timed_out, std::move(detail)},
-          purpose::source_failed);
+  if (!operation_ || operation_->at != step::pulling) return;
+  if (outbox_.wants_sources(wanted::all_stalled)) return;
+  request(now, messages::sources_request{counter_, wanted::all_stalled, {}, {}, std::move(detail)},
+          purpose::sources);
 }
 
 TENSORHUB_DECL void operations::pull_ran_short(time_point now) {
   if (!operation_ || operation_->at != step::pulling) return;
-  if (outbox_.has_open_report(errc::timed_out) || outbox_.has_open_report(errc::busy)) return;
-  request(now, messages::source_failed_request{counter_, {}, errc::busy, "nothing new for a short while"},
-          purpose::source_failed);
+  if (outbox_.wants_sources(wanted::all_stalled) || outbox_.wants_sources(wanted::short_of_chunks)) return;
+  request(now, messages::sources_request{counter_, wanted::short_of_chunks}, purpose::sources);
 }
 
 TENSORHUB_DECL void operations::offload_failed(time_point now, version_number version,
@@ -266,37 +265,33 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   if (!operation_) return;
   if (pending.why == purpose::update && operation_->at == step::waiting)
     return begin_pull(now, pending, reply);
-  if (pending.why != purpose::source_failed || operation_->at != step::pulling) return;
-  const auto* said = get_if<messages::source_failed_request>(&pending.body);
-  const bool is_shortage = said != nullptr && said->is_shortage();
-  if (!reply.result.ok() && is_shortage) return;  // the pull continues with its sources
+  if (pending.why != purpose::sources || operation_->at != step::pulling) return;
+  const auto* asked = get_if<messages::sources_request>(&pending.body);
+  const bool can_go_on = asked != nullptr && asked->why == wanted::short_of_chunks;
+  if (!reply.result.ok() && can_go_on) return;
   if (!reply.result.ok()) return abort(now, reply.result);
   if (!reply.open) become_whole(reply.root);
   for (const messages::assignment& source : reply.sources) take_source(source, {});
 }
 
 TENSORHUB_DECL void operations::on_push(time_point now, const messages::reassign_push& push) {
-  const bool pulling = operation_ && operation_->at == step::pulling && !operation_->abort;
-  const bool waits = operation_ && (operation_->at == step::draining || operation_->at == step::revoking);
-  const bool mine = (pulling || waits) && !operation_->is_local();
-  const bool wanted = mine && push.source.operation == counter_ && push.source.version == operation_->version;
-  // The transfer may have reads of such a source outstanding, also if the push is a copy of an old one. It
-  // reports the end of them, or its own.
-  const auto may_be_read = [&](lease_id lease) {
-    return operation_ && operation_->is_pulling() && operation_->sources.contains(lease);
-  };
-  const bool old_may_be_read = may_be_read(push.old_lease);
-  if (push.source.lease && !wanted && !may_be_read(push.source.lease))
-    source_released(now, push.source.lease);
-  const bool gives_up = mine && push.old_lease && (wanted || !push.source.lease) &&
-                        operation_->sources.give_up(push.old_lease) && pulling;
-  const bool takes =
-      wanted && push.source.lease && take_source(push.source, gives_up ? push.old_lease : lease_id{});
+  const lease_id added = push.source.lease;
+  const lease_id old = push.old_lease;
+  const bool reads = operation_ && operation_->takes_sources();
+  const bool is_ours =
+      reads && push.source.operation == counter_ && push.source.version == operation_->version;
+  // The transfer reports the end of the reads of what it knows, and the push may be a copy of an old one.
+  if (added && !is_ours && !may_be_read(added)) source_released(now, added);
   // Before the answer that names the old lease has arrived, the session does not know whether that source
   // will be read.
-  if (!push.old_lease || (operation_ && operation_->at == step::waiting)) return;
-  if (gives_up && !takes) act(session_actions::release_source{push.old_lease});
-  if (!old_may_be_read) source_released(now, push.old_lease);
+  const bool is_unknown = operation_ && operation_->at == step::waiting;
+  const bool releases_old = old && !is_unknown && !may_be_read(old);
+
+  const bool is_given_up = reads && (is_ours || !added) && operation_->sources.give_up(old);
+  const bool is_in_transfer = is_given_up && operation_->at == step::pulling;
+  const bool is_replaced = is_ours && added && take_source(push.source, is_in_transfer ? old : lease_id{});
+  if (is_in_transfer && !is_replaced) act(session_actions::release_source{old});
+  if (releases_old) source_released(now, old);
 }
 
 TENSORHUB_DECL void operations::advance_operation(time_point now) {
@@ -476,7 +471,7 @@ TENSORHUB_DECL void operations::abort(time_point now, messages::status reason) {
 
 TENSORHUB_DECL void operations::report_failure(time_point now, messages::status reason, bool intact,
                                                std::optional<messages::reference> held) {
-  outbox_.forget({purpose::update, purpose::drain, purpose::source_failed, purpose::finish});
+  outbox_.forget({purpose::update, purpose::drain, purpose::sources, purpose::finish});
   operation_->failure = reason;
   operation_->at = step::failing;
   // The call's own deadline may have passed, and a server that is gone never answers.

@@ -89,10 +89,10 @@ TENSORHUB_DECL std::size_t outbox::count(purpose why) const noexcept {
       detail::count_if(open_, [why](const auto& entry) { return entry.second.why == why; }));
 }
 
-TENSORHUB_DECL bool outbox::has_open_report(errc reason) const noexcept {
-  return detail::any_of(open_, [reason](const auto& entry) {
-    const auto* failed = get_if<messages::source_failed_request>(&entry.second.body);
-    return failed != nullptr && !failed->lease && failed->reason == reason;
+TENSORHUB_DECL bool outbox::wants_sources(messages::sources_wanted why) const noexcept {
+  return detail::any_of(open_, [why](const auto& entry) {
+    const auto* request = get_if<messages::sources_request>(&entry.second.body);
+    return request != nullptr && request->why == why;
   });
 }
 
