@@ -40,7 +40,8 @@ violations nearest_class_is_chosen() {
       continue;
     }
     const source_candidate& chosen = call.candidates.at(*choice.index);
-    const bool enough_nearby = call.query.sources_held > 0 && call.query.sources_nearby + 1 >= limits.sources;
+    const std::uint32_t most = std::min(limits.sources, call.query.sources_useful);
+    const bool enough_nearby = call.query.sources_held > 0 && call.query.sources_nearby + 1 >= most;
     const auto distance = [&](const source_candidate& c) {
       const locality nominal = locality_between(*call.query.place, *c.place);
       const bool is_too_near = enough_nearby && nominal < locality::same_datacenter;

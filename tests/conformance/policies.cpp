@@ -167,8 +167,13 @@ TEST_CASE("nearest_source: not all sources of a reader are from its rack, where 
   CHECK(chosen(2, 2) == 0);
   CHECK(chosen(3, 3) == 1);  // the last one
   CHECK(chosen(3, 2) == 0);  // one is from elsewhere already
+  call.query.sources_useful = 2;
+  CHECK(chosen(1, 1) == 1);
+  CHECK(chosen(1, 0) == 0);
   call.candidates.pop_back();
-  CHECK(chosen(3, 3) == 0);  // nobody else is there
+  CHECK(chosen(1, 1) == 0);  // nobody else is there
+  call.query.sources_useful = 4;
+  CHECK(chosen(3, 3) == 0);
 }
 
 TEST_CASE("nearest_source prefers who has more, and who stays, among equals") {

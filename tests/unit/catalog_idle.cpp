@@ -149,6 +149,25 @@ TEST_CASE("catalog: who reads from idle readers alone is given a source that one
   server.check_rules();
 }
 
+TEST_CASE("catalog: nothing is taken from an idle reader for one that may have no more sources") {
+  driver<> server{{}, nearest_source{{.most = {2, 2}}}};
+  const auto trainer = server.join(1, "trainer");
+  const std::array idle{server.join(2, "idle"), server.join(3, "idle too")};
+  const auto other = server.join(4, "other");
+  REQUIRE(server.publish(trainer, 1).ok());
+  for (const incarnation each : idle) server.start_shown(each);
+  server.pass_alive(for_long, {trainer, idle[0], idle[1], other});
+  const auto sources = server.start_shown(other);
+  REQUIRE(sources.size() == 2);
+  REQUIRE(server.leases_on(trainer) == 2);
+  for (const messages::assignment& source : sources) REQUIRE(source.source != trainer);
+  server.clear();
+  CHECK(server.stall(other).sources.empty());
+  for (const incarnation each : idle) CHECK_FALSE(server.push<messages::reassign_push>(each).has_value());
+  CHECK(server.core.record_of(trainer)->as_source.load == 2);
+  server.check_rules();
+}
+
 // ---- drains that had to be forced
 
 namespace {

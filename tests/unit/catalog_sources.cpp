@@ -161,14 +161,16 @@ TEST_CASE("catalog: readers are numbered per version, so that each begins at its
 
 /// Workers of a shard of one chunk.
 struct workers_of_one_chunk {
-  explicit workers_of_one_chunk(std::size_t count) {
-    for (std::uint64_t i = 1; i <= count; ++i) all.push_back(join(i, {}));
+  explicit workers_of_one_chunk(std::size_t count, const location& place = {}) {
+    for (std::uint64_t i = 1; i <= count; ++i) all.push_back(join(i, {}, place));
   }
-  incarnation join(std::uint64_t id, const std::optional<messages::reference>& held) {
+  incarnation join(std::uint64_t id, const std::optional<messages::reference>& held,
+                   const location& place = {}) {
     auto message = server.join_message("replica-" + std::to_string(id));
     server.set_layout(message, layout{{{"w", dtype::f32, {8}}}, 64});
     REQUIRE(message.chunk_count == 1);
     message.held = held;
+    message.place = place;
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(message)).result.ok());
     return incarnation{id};
   }
@@ -206,6 +208,39 @@ TEST_CASE("catalog: a reader that has sources enough, and no upstream, gets one 
   REQUIRE(told.has_value());
   CHECK(told->source.source == again);
   CHECK(reader.as_reader.upstream != nullptr);
+}
+
+TEST_CASE("catalog: a reader that has stalled gets more sources than it has chunks") {
+  workers_of_one_chunk s{4};
+  REQUIRE(s.server.publish(s.all[0], 1).ok());
+  for (const std::size_t i : {1u, 2u}) s.server.start_shown(s.all[i]);
+  const incarnation reader = s.all[3];
+  const auto sources = s.server.start_shown(reader);
+  REQUIRE(sources.size() == 2);
+  for (const messages::assignment& source : sources) REQUIRE(source.source != s.all[0]);
+  const auto more = s.server.stall(reader).sources;
+  REQUIRE(more.size() == 1);
+  CHECK(more[0].source == s.all[0]);
+  s.server.clear();
+  const incarnation late = s.join(30, s.server.reference(1));
+  const auto told = s.server.push<messages::reassign_push>(reader);
+  REQUIRE(told.has_value());
+  CHECK(told->source.source == late);
+  s.server.check_rules();
+}
+
+TEST_CASE("catalog: a reader of few chunks has one of its sources outside its rack") {
+  const location rack{.datacenter = "d", .rack = "r1"};
+  workers_of_one_chunk s{3, rack};
+  const incarnation trainer = s.join(30, {}, {.datacenter = "d", .rack = "r0"});
+  REQUIRE(s.server.publish(trainer, 1).ok());
+  for (const incarnation reader : s.all) {
+    const auto sources = s.server.start_shown(reader);
+    const bool is_first = reader == s.all[0];
+    REQUIRE(sources.size() == (is_first ? 1 : 2));
+    CHECK((sources[0].source == trainer) == is_first);
+    CHECK(sources.back().source == trainer);
+  }
 }
 
 TEST_CASE("catalog: what fails of a reader that was read takes its readers elsewhere") {

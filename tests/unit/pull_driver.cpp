@@ -120,6 +120,11 @@ class source_process {
             transport.describe(control_[0]),
             "source " + std::to_string(number_)};
   }
+  [[nodiscard]] pull_target target_of_open_version() {
+    pull_target out = target();
+    out.facts.root = {};
+    return out;
+  }
   /// A source in another datacenter, of whose lease the server says where its segments lie.
   [[nodiscard]] pull_target named_far_target() {
     pull_target out = target();
@@ -154,6 +159,7 @@ struct record {
   std::vector<std::string> stalls;
   std::vector<digest128> believed;
   int times_believed = 0;
+  int times_settled = 0;
   std::vector<chunk_index> confirmed;
   std::size_t traced = 0;
   bool confirmed_too_early = false;  ///< before `believed`
@@ -267,6 +273,10 @@ class reader_process {
         seen.confirmed.insert(seen.confirmed.end(), chunks.begin(), chunks.end());
       }
       on_confirmed(chunks);
+    };
+    to.settled = [this](std::span<const digest128>) {
+      const std::lock_guard lock{seen.mutex};
+      ++seen.times_settled;
     };
     to.traced = [this](const chunk_event& event) {
       const std::lock_guard lock{seen.mutex};
@@ -440,6 +450,38 @@ TEST_CASE(
   REQUIRE(sources.size() == 2);
   CHECK(sources[0].chunks == (even.shape().chunk_count() + 1) / 2);
   CHECK(sources[1].chunks == even.shape().chunk_count() / 2);
+}
+
+TEST_CASE("pull driver: a digest of an open version of which half was read is read again once it is whole") {
+  source_process<> source{1};
+  const digest128 published = xxh3_128::root(seeds.root, source.table);
+  const std::uint64_t chunks = source.shape().chunk_count();
+  source.will_receive();
+  source.begin();
+  source.block().set_digest(7, {1, 2});
+  for (chunk_index i = 0; i < chunks; ++i) source.block().add_chunk(i);
+  pull_driver_options how{.lanes = 1, .window_chunks = 1};
+  how.rules.open = true;
+  how.rules.poll_longest = 1ms;
+  // The block, and the chunk at which the reader begins: it has to wait before it looks again.
+  reader_process<> reader{source.shape(), how, source.block().memory().size() + chunk};
+  reader.driver->add_source(source.target_of_open_version());
+  reader.start();
+  REQUIRE(reader.gate->wait_until_shut(patience));
+  SUBCASE("it was written since") {
+    reader.driver->commit(published);
+    source.block().set_digests(source.table);
+    reader.gate->open();
+    CHECK(reader.result());
+    CHECK(reader.bytes == source.bytes);
+    CHECK(reader.seen.times_settled == 1);
+  }
+  SUBCASE("it stays as it is") {
+    reader.driver->commit(published);
+    reader.gate->open();
+    CHECK_THROWS_WITH_AS(static_cast<void>(reader.result()), doctest::Contains("[corrupt]"), error);
+    CHECK(reader.seen.times_settled == 0);
+  }
 }
 
 TEST_CASE("pull driver: a source that does not begin is told as a stall, by name; another one helps") {

@@ -105,6 +105,22 @@ TEST_CASE("open pull: digests with another root are read again, as far as no chu
   }
 }
 
+TEST_CASE("open pull: chunks that did not have their digests leave as many doubts as there were") {
+  open_scene s;
+  s.source.fill(4, other_digest);
+  for (int i = 0; i < 3; ++i) {
+    s.look_again();
+    s.core.chunk_arrived(s.channel, s.take(s.channel, kind::chunk), completion_status::ok, digest_of(4),
+                         s.now);
+  }
+  s.source.fill({0, 1, 2, 3, 4, 5, 6, 7});
+  s.source.fill(8, other_digest);
+  s.look_again();
+  s.core.commit(published_root);
+  REQUIRE(s.core.unsettled().has_value());
+  CHECK(s.core.doubt_digests());
+}
+
 TEST_CASE("open pull: chunks that have proved their digests, and have another root, are not used") {
   open_scene s;
   s.source.fill({0, 1, 2, 3, 4, 5, 6, 7, 8});

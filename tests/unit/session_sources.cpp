@@ -357,6 +357,21 @@ TEST_CASE("session: one of several sources fails: the others stay, and the serve
   CHECK(worker.silent());
 }
 
+TEST_CASE(
+    "session: a source that was taken back before it was known is not read when a late answer names it") {
+  driver worker;
+  worker.join();
+  worker.start_update(3);
+  worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
+  const auto asked = worker.sent<messages::sources_request>().value();
+  worker.clear_output();
+  worker.push(more(driver::source(3, 8), 7));  // the server has answered with 7, and that answer was lost
+  CHECK(worker.action<session_actions::add_source>().source.lease == lease_id{8});
+  CHECK(worker.sent_body<messages::lease_released_request>().lease == lease_id{7});
+  worker.answer(asked.sequence, driver::assign(driver::source(3, 7)));
+  CHECK(worker.no_action());
+}
+
 TEST_CASE("session: a stall is told without a lease, and only while reading") {
   driver worker;
   worker.join();

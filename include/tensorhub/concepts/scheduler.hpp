@@ -31,7 +31,7 @@ struct scheduler_tag {};
 /// credits than sources, trade may use up all credits, and new readers wait until another reader has
 /// finished.
 struct source_limits {
-  std::uint32_t sources = 8;  ///< of one reader at a time; at most one more than its shard has chunks
+  std::uint32_t sources = 8;  ///< of one reader at a time
   std::uint32_t credits = 8;  ///< readers of one source at a time; UINT32_MAX: any number
 };
 
@@ -43,6 +43,9 @@ struct source_query {
   shard_of shard{};
   /// Zero: the query is for its upstream. (In an exchange it is not, though the source becomes the upstream.)
   std::uint32_t sources_held = 0;
+  /// How many it can use, of those that `limits` allows: one more than its shard has chunks, unless it lacks
+  /// an upstream or has run out of new chunks.
+  std::uint32_t sources_useful = UINT32_MAX;
   std::uint32_t sources_nearby = 0;  ///< how many of these are on its host or in its rack
   /// One of these is on its host and has every chunk, and the reader has not run out of new chunks.
   bool served_on_host = false;

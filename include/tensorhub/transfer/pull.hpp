@@ -450,6 +450,7 @@ class pull {
     std::uint64_t lacking = 0;            ///< chunks without a digest in `table_`
     std::vector<source_slot> shown_by{};  ///< by chunk: the source of its digest
     std::uint32_t mismatches = 0;         ///< chunks that had another digest than was shown first
+    std::uint32_t doubts = 0;             ///< how often digests of missing chunks were read again
   } open_;
   struct {
     bool is_reported = false;

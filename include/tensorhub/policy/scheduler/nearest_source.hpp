@@ -18,6 +18,7 @@
 /// chunk, the publisher or not, and from nobody else, because relays would cost processor time and memory
 /// bandwidth only. The readers beyond that worker's credits trade with each other, as elsewhere.
 
+#include <algorithm>
 #include <tuple>
 
 #include "tensorhub/concepts/scheduler.hpp"
@@ -51,7 +52,8 @@ class nearest_source {
   [[nodiscard]] source_choice choose(const source_query& query,
                                      std::span<const source_candidate> candidates) noexcept {
     if (query.served_on_host) return {std::nullopt, "reads from its own host, where no link is scarce"};
-    const bool enough_nearby = query.sources_held > 0 && query.sources_nearby + 1 >= most_.sources;
+    const std::uint32_t most = std::min(most_.sources, query.sources_useful);
+    const bool enough_nearby = query.sources_held > 0 && query.sources_nearby + 1 >= most;
     std::optional<std::size_t> best;
     bool best_is_free = false;
     for (std::size_t i = 0; i < candidates.size(); ++i) {

@@ -44,6 +44,7 @@ struct asker {
   std::uint32_t shard = 0;
   worker_state* reader = nullptr;
   const location* place = nullptr;
+  std::uint32_t sources_useful = 0;
   std::uint32_t sources_held = 0;
   std::uint32_t sources_nearby = 0;
   bool served_on_host = false;
@@ -256,6 +257,7 @@ class choosing {
     query.version = asking.version;
     query.shard = {asking.shard, asking.replica->model->shards};
     query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, asking.sources_held);
+    query.sources_useful = asking.sources_useful;
     query.sources_nearby = asking.sources_nearby;
     query.served_on_host = !upstream && asking.served_on_host;
     query.may_displace = may_displace;

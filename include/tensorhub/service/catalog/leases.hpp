@@ -58,13 +58,13 @@ class leases {
   lease_id grow(const operation_state& operation, worker_state& reader,
                 const std::vector<incarnation>& excluded, std::vector<messages::assignment>* told,
                 lease_id released = {}) {
-    while (count_sources(reader) < most_sources(reader)) {
+    while (count_sources(reader) < most_sources(operation, reader)) {
       if (reader.as_reader.upstream == nullptr && !promote(reader, {}))
         demote_lost_seed(operation, reader, excluded);
       const asker asking = asker_of(operation, reader.shard.index, &reader);
       bool for_upstream = reader.as_reader.upstream == nullptr;
       auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), for_upstream);
-      if (chosen.source == nullptr && for_upstream && count_sources(reader) < useful_sources(reader)) {
+      if (chosen.source == nullptr && for_upstream && asking.sources_held < asking.sources_useful) {
         for_upstream = false;
         chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), false);
       }
@@ -77,7 +77,8 @@ class leases {
       else
         push_source(operation, *lease, reader, std::exchange(released, {}));
     }
-    if (reader.as_reader.hungry_for != operation.version && count_sources(reader) < most_sources(reader))
+    if (reader.as_reader.hungry_for != operation.version &&
+        count_sources(reader) < most_sources(operation, reader))
       wait_for_sources(reader, operation.version);
     return released;
   }
@@ -92,6 +93,7 @@ class leases {
   void relieve(const operation_state& operation, worker_state& reader,
                const std::vector<incarnation>& excluded, std::vector<messages::assignment>& told) {
     if (!told.empty() || has_paused(reader.progress.progressed)) return;
+    if (count_sources(reader) >= most_sources(operation, reader)) return;
     if (take_back_idle(asker_of(operation, reader.shard.index, &reader)))
       grow(operation, reader, excluded, &told);
   }
@@ -445,16 +447,21 @@ class leases {
 
   [[nodiscard]] source_limits limits() const noexcept { return choosing_.limits(); }
 
-  /// How many sources this reader can use at a time: one for each of its chunks, and one that can take the
-  /// place of a slow one.
-  [[nodiscard]] std::uint64_t useful_sources(const worker_state& reader) const {
-    const std::uint64_t allowed = choosing_.limits().sources;
-    const auto& shape = reader.model->layouts[reader.shard.index];
-    return shape ? std::min(allowed, shape->chunk_count() + 1) : allowed;
+  /// How many sources a reader of this shard can use at a time: one for each chunk, and one that can take the
+  /// place of a slow one. If all that it has had ran out of new chunks, more than those are of use.
+  [[nodiscard]] std::uint32_t useful_sources(const operation_state& operation, std::uint32_t shard,
+                                             const worker_state* reader) const {
+    const std::uint32_t allowed = choosing_.limits().sources;
+    const auto& shape = operation.replica->model->layouts[shard];
+    const bool has_stalled = reader != nullptr && reader->as_reader.stalled_for == operation.version;
+    if (!shape || has_stalled) return allowed;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(allowed, shape->chunk_count() + 1));
   }
   /// How many it may have: one that lacks an upstream gets that beside those.
-  [[nodiscard]] std::uint64_t most_sources(const worker_state& reader) const {
-    return reader.as_reader.upstream != nullptr ? useful_sources(reader) : choosing_.limits().sources;
+  [[nodiscard]] std::uint32_t most_sources(const operation_state& operation,
+                                           const worker_state& reader) const {
+    return reader.as_reader.upstream != nullptr ? useful_sources(operation, reader.shard.index, &reader)
+                                                : choosing_.limits().sources;
   }
   /// Counts the sources of the reader's running update, without those that the reader must release.
   [[nodiscard]] std::uint32_t count_sources(const worker_state& reader) const {
@@ -482,7 +489,9 @@ class leases {
 
   [[nodiscard]] asker asker_of(const operation_state& operation, std::uint32_t shard,
                                worker_state* reader) const {
-    asker out{operation.replica, operation.version, shard, reader, {}, 0, 0, false, operation.counter};
+    asker out{operation.replica, operation.version, shard, reader};
+    out.operation = operation.counter;
+    out.sources_useful = useful_sources(operation, shard, reader);
     out.place = reader != nullptr ? &reader->place : place_of(*operation.replica);
     if (reader == nullptr) return out;
     for (const lease_id id : reader->as_reader.leases) {

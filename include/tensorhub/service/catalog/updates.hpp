@@ -685,7 +685,7 @@ class updates {
     versions_.receive(worker, shown);
   }
 
-  /// The reader has lost a source, or its sources have stalled. Adds to what `grow` has `found`: a source that
+  /// The reader has lost a source, or its sources have stalled. Adds to what `grow` has `found` a source that
   /// is taken from another reader, or sources that have failed this one before. False: it cannot get every
   /// chunk, and waiting would not help.
   bool find_way_on(operation_state& operation, worker_state& worker, member_state& member,

@@ -39,7 +39,7 @@ enum class local_copy : std::uint8_t {
 /// The sources of an update.
 struct known_sources {
   std::vector<messages::assignment> current{};
-  /// No longer: reads of these may be outstanding, and copies of old messages may name them.
+  /// No longer, or never: reads of these may be outstanding, and messages that come late may name them.
   std::vector<lease_id> given_up{};
 
   /// Which one is read under this lease, now or before.

@@ -53,6 +53,7 @@ class scheduler_call {
     call.read_from(incarnation{1000}, some_place(random));
     call.query.sources_held = static_cast<std::uint32_t>(random.below(4));
     call.query.sources_nearby = static_cast<std::uint32_t>(random.below(call.query.sources_held + 1));
+    call.query.sources_useful = static_cast<std::uint32_t>(2 + random.below(8));
     call.query.served_on_host = call.query.sources_nearby > 0 && random.below(4) == 0;
     call.query.may_displace = random.below(2) == 0;
     const std::uint64_t count = random.below(10);

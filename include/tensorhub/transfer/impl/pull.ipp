@@ -57,7 +57,7 @@ TENSORHUB_DECL bool pull::doubt_digests() {
     forget_digest(i);
     forgets = true;
   }
-  return forgets ? ++open_.mismatches <= max_open_mismatches : awaits;
+  return forgets ? ++open_.doubts <= max_open_mismatches : awaits;
 }
 
 TENSORHUB_DECL std::uint64_t pull::map_bytes() const noexcept {

@@ -7,9 +7,10 @@
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
 TENSORHUB_DECL bool known_sources::give_up(lease_id lease) {
+  if (!lease || detail::contains(given_up, lease)) return false;
+  given_up.push_back(lease);
   const auto found = detail::find(current, lease, &messages::assignment::lease);
   if (found == current.end()) return false;
-  given_up.push_back(lease);
   current.erase(found);
   return true;
 }
