@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   for (std::uint64_t step = 1; step <= 3; ++step) {
     std::ranges::fill(weights, static_cast<float>(step));  // an optimizer step
     trainer.publish(step);                                 // the bytes must not change from here ...
+    // ... and here the trainer goes on with what only reads the weights, until the rollouts have them
     if (!wait_for([&] { return server.statistics().updates.of(tensorhub::errc::ok) >= step; })) return 1;
     trainer.unpublish();  // ... to here: no reader is left
     std::printf("trainer: version %d was read\n", static_cast<int>(step));

@@ -4,7 +4,7 @@
 ///
 /// A limit bounds a size that comes from outside (a frame, a name, a layout) before the size is used; a
 /// larger size is refused with `errc::limit_exceeded`. The time-outs suit a LAN; each is the default of an
-/// option with the same name.
+/// option with the same name, or of the `timeout` of calls.
 
 #include <chrono>
 #include <cstddef>
@@ -51,7 +51,7 @@ inline constexpr std::size_t shard_records = 1u << 21;     ///< replicas and ver
 inline constexpr std::size_t workers_of_connection = 256;  ///< workers of one control connection
 }  // namespace limits
 
-/// Default time-outs and intervals; all are options of the object that uses them.
+/// Default time-outs and intervals: of an object's options, and of the calls that take a `timeout`.
 namespace defaults {
 using namespace std::chrono_literals;
 /// Between heartbeats from a worker to the server, which answers each.

@@ -144,13 +144,10 @@ struct snapshot_report {
 /// How many reference servers may take over from each other for this worker's model.
 [[nodiscard]] TENSORHUB_DECL std::size_t servers_of(const worker_options& options);
 
-/// A reference server of the list has an address that other machines can use.
-[[nodiscard]] TENSORHUB_DECL bool serves_other_machines(const worker_options& options);
-
-/// Where a transport listens and what its peers are told, if the reference server is on another machine. A
-/// worker with a location listens, unless it is told where, at this machine's address on the route to the
-/// server; one that listens at all interfaces tells its peers that address. Throws `invalid_argument` if that
-/// address is not found, and if others would be told a loopback address.
+/// Where a transport listens and what its peers are told, if a reference server of the list has an address
+/// that other machines can use. Unless it is told where, it listens at this machine's address on the route to
+/// that server; one that listens at all interfaces tells its peers that address. Throws `invalid_argument` if
+/// the address is not found, and if others would be told a loopback address.
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host);
 

@@ -113,7 +113,8 @@ class any_subscriber {
 
   // ---- receive
 
-  /// Into the live weights, in place.
+  /// Into the live weights, in place: also in mode staged, where they must not be in use. (Python's `update` is
+  /// `stage` and `install` there.)
   TENSORHUB_DECL update_report update(version_selector selector = latest,
                                       std::chrono::milliseconds timeout = defaults::update_timeout,
                                       update_reach reach = update_reach::anywhere);

@@ -160,7 +160,7 @@ typedef struct tensorhub_worker_options {
   uint32_t shard_index;
   uint32_t shard_count;     ///< 0: one shard
   const char* transport;    ///< "auto" or NULL: same_host, else tcp; "tcp"; "same_host"
-  const char* listen_host;  ///< of tcp; NULL: loopback, or with a location the interface towards the server
+  const char* listen_host;  ///< of tcp; NULL: loopback, or the interface towards a server on another machine
   uint32_t listen_port;     ///< of tcp; 0: any free one
   const char* advertised_host;  ///< of tcp. "same_host" refuses these three
   const char* datacenter;

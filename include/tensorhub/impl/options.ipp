@@ -40,13 +40,6 @@ TENSORHUB_DECL std::vector<std::string> remote_servers(const worker_options& opt
   return out;
 }
 
-/// The user has said where this worker is. (An empty host was filled in.)
-TENSORHUB_DECL bool has_location(const worker_options& options) {
-  const location& where = options.location;
-  return !where.datacenter.empty() || !where.rack.empty() ||
-         (!where.host.empty() && where.host != detail::machine_name());
-}
-
 /// The address from which this machine reaches a server of the list, if possible one that other machines can
 /// use; empty: there is no route to any.
 TENSORHUB_DECL std::string host_towards_server(const worker_options& options) {
@@ -84,15 +77,11 @@ TENSORHUB_DECL std::size_t servers_of(const worker_options& options) {
   return detail::split_list(options_detail::servers_of_model(options)).size();
 }
 
-TENSORHUB_DECL bool serves_other_machines(const worker_options& options) {
-  return !options_detail::remote_servers(options).empty();
-}
-
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host) {
-  if (!advertised_host.empty() || !serves_other_machines(options)) return;
+  if (!advertised_host.empty() || options_detail::remote_servers(options).empty()) return;
   const bool is_told = !listen_host.empty();
-  if (is_told ? !detail::is_local_host(listen_host) : !options_detail::has_location(options)) return;
+  if (is_told && !detail::is_local_host(listen_host)) return;
   const auto refuse = [&](const std::string& why) {
     throw error(
         errc::invalid_argument,

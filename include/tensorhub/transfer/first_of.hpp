@@ -250,23 +250,6 @@ class first_of {
                : transport_address{first_of_detail::encode(there), address_.capability};
   }
 
-  /// Why processes of other machines cannot connect through any member that crosses hosts; empty: no reason
-  /// is known.
-  [[nodiscard]] std::string why_only_here() const {
-    std::string why;
-    bool is_reached = false;
-    each_started([&]<std::size_t I>(const auto& started) {
-      if constexpr (requires { started.why_only_here(); }) {
-        const std::string own = started.why_only_here();
-        is_reached = is_reached || own.empty();
-        why += (why.empty() ? "" : "; ") + own;
-      } else if constexpr (member<I>::capabilities.crosses_hosts) {
-        is_reached = true;
-      }
-    });
-    return is_reached ? std::string{} : why;
-  }
-
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access) {
     std::vector<memory_region> regions;

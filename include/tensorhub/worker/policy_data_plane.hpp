@@ -137,13 +137,7 @@ class policy_data_plane final : public data_plane {
         shared_{transport_type::of(options, through, self, role)},
         transport_{shared_->through()},
         self_{self},
-        memory_{transport_} {
-    if constexpr (requires { transport_.why_only_here(); }) {
-      if (!options.log || role.added || !serves_other_machines(options)) return;
-      if (std::string why = transport_.why_only_here(); !why.empty())
-        options.log({log_level::warning, std::move(why), {}});
-    }
-  }
+        memory_{transport_} {}
   ~policy_data_plane() override { shared_->dismiss(self_); }
   policy_data_plane(const policy_data_plane&) = delete;
   policy_data_plane& operator=(const policy_data_plane&) = delete;

@@ -5,8 +5,8 @@
       custom_backend_module: tensorhub.integrations.verl
       engine_kwargs: {tensorhub: {server: "tcp://10.0.0.1:5570", location: {datacenter: "a"}}}
 
-All ranks and rollouts get the same values. With a location (or `listen_host: "0.0.0.0"`) they listen where other
-machines reach them; with neither they stay on the loopback interface.
+All ranks and rollouts get the same values. With a server on another machine they listen at the address from which they
+reach it; `listen_host` names another one.
 
 One class serves the rollouts of vLLM, SGLang and TensorRT-LLM, all of which verl feeds tensor by tensor.
 """

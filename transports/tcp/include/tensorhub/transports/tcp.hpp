@@ -10,7 +10,7 @@
 /// Security: a source accepts a peer that shows a capability for it (`require_capability`; a worker requires
 /// one). The peer can read only the regions whose keys it has (128 random bits). Capabilities and keys travel
 /// through the reference server. Nothing is encrypted: transport `tls` is the same protocol over TLS 1.3. The
-/// default interface is loopback; a worker with a location and a server on another machine listens at the
+/// default interface is loopback; a worker whose reference server is on another machine listens at the
 /// interface towards that server (`listen_host`). Serve other machines on a network you trust.
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.

@@ -26,8 +26,8 @@ struct libfabric_options {
   fabric_endpoint endpoint_type = fabric_endpoint::automatic;
 
   /// The interface for peers' reads and for this process's own reads: an IP address or a name. Providers
-  /// without IP addresses (`shm`, `efa`) ignore it. Empty: loopback, but of a worker with a location, and
-  /// with a reference server on another machine, the interface from which that server is reached.
+  /// without IP addresses (`shm`, `efa`) ignore it. Empty: loopback, but of a worker whose
+  /// reference server is on another machine, the interface from which that server is reached.
   std::string listen_host{};
   std::uint16_t listen_port = 0;  ///< 0: any free one
   std::string advertised_host{};  ///< numeric address that peers connect to; empty: as `listen_host`

@@ -112,8 +112,6 @@ class basic_tcp {
   ~basic_tcp();
 
   [[nodiscard]] transport_address address() const { return address_; }
-  /// Why processes of other machines cannot connect; empty: no reason is known.
-  [[nodiscard]] std::string why_only_here() const;
 
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
                                                            region_access access);
@@ -230,16 +228,6 @@ basic_tcp<Channel>::basic_tcp(const options& settings, incarnation self)
 }
 template <typename Channel>
 basic_tcp<Channel>::~basic_tcp() = default;
-
-template <typename Channel>
-std::string basic_tcp<Channel>::why_only_here() const {
-  const auto where = parse_address(address_.text, Channel::scheme);
-  if (!where || !tensorhub::detail::is_local_host(where->host)) return {};
-  return std::string{name} + ": processes of other machines cannot connect to this one, which tells them '" +
-         where->host +
-         "': set the option listen_host, or advertised_host, to an address of this machine that they can "
-         "use";
-}
 
 template <typename Channel>
 auto basic_tcp<Channel>::register_memory(std::span<const memory_range> ranges, region_access access)

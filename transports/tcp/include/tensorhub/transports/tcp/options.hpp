@@ -44,8 +44,8 @@ struct tcp_path {
 /// `streams`, `congestion_control` and the buffers apply to peers in the same datacenter, and to peers whose
 /// datacenter is unknown.
 struct tcp_options {
-  /// The interface on which peers connect; "0.0.0.0": all. Empty: loopback, but of a worker with a location,
-  /// and with a reference server on another machine, the interface from which that server is reached.
+  /// The interface on which peers connect; "0.0.0.0": all. Empty: loopback, but of a worker whose
+  /// reference server is on another machine, the interface from which that server is reached.
   std::string listen_host{};
   std::uint16_t listen_port = 0;  ///< 0: any free one
   /// What peers connect to. Empty: listen_host; if that is "0.0.0.0", a worker tells its peers the address
