@@ -113,8 +113,8 @@ class any_subscriber {
 
   // ---- receive
 
-  /// Into the live weights, in place: also in mode staged, where they must not be in use. (Python's `update` is
-  /// `stage` and `install` there.)
+  /// Into the live weights, in place: also in mode staged, where they must not be in use. (Python's `update`
+  /// is `stage` and `install` there.)
   TENSORHUB_DECL update_report update(version_selector selector = latest,
                                       std::chrono::milliseconds timeout = defaults::update_timeout,
                                       update_reach reach = update_reach::anywhere);
@@ -123,7 +123,7 @@ class any_subscriber {
                                       update_reach reach = update_reach::anywhere);
   [[nodiscard]] TENSORHUB_DECL update_handle update_async(
       version_selector selector = latest, std::chrono::milliseconds timeout = defaults::update_timeout,
-      update_reach reach = update_reach::anywhere, bool ahead = false);
+      update_reach reach = update_reach::anywhere);
 
   /// Beside the live weights, and verifies it. What was staged before is given up, whatever the outcome; its
   /// readers end or are moved first (for at most `worker_options::drain_timeout`). A version that is open may

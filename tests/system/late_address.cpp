@@ -56,8 +56,8 @@ using late_hub = tensorhub::hub<late>;
 TEST_CASE("a worker tells its peers an address that other machines can use, or is refused") {
   using worker = worker_of_both_doors;
   const auto told = [](const std::string& server, const tcp::options& through) {
-    const member<worker> member{who_here(server, "trainer-0"), 1000, through};
-    const std::string address = member.worker.data().address().text;
+    member<worker> one{who_here(server, "trainer-0"), 1000, through};
+    const std::string address = one.worker.data().address().text;
     return address.substr(0, address.rfind(':'));
   };
   SUBCASE("a server on this machine: nothing changes") {

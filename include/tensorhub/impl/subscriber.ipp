@@ -100,9 +100,9 @@ TENSORHUB_DECL update_report any_subscriber::update(version_selector selector, r
 }
 TENSORHUB_DECL update_handle any_subscriber::update_async(version_selector selector,
                                                           std::chrono::milliseconds timeout,
-                                                          update_reach reach, bool ahead) {
+                                                          update_reach reach) {
   require(!flips(), "update_async()", "in_place or staged");
-  return workers_[0]->update_async(selector, timeout, reach, ahead);
+  return workers_[0]->update_async(selector, timeout, reach);
 }
 
 TENSORHUB_DECL update_report any_subscriber::stage(version_selector selector,

@@ -67,6 +67,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/control_block.hpp"
+#include "tensorhub/transfer/missing_chunks.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -338,64 +339,10 @@ class pull {
     return lanes_[c.lane].last_posted + options_.slow_shortest;
   }
 
-  /// A repeatable sequence (xorshift64*, S. Vigna, 2016).
-  [[nodiscard]] std::uint64_t random() noexcept;
-
   [[nodiscard]] bool has_complete_source(const source_record* without = nullptr) const noexcept;
 
   /// The chunks of this 64-chunk word that sources other than `without` are known to have.
   [[nodiscard]] std::uint64_t elsewhere(std::size_t word, const source_record& without) const noexcept;
-
-  /// The first chunk whose bit is set, searched from `start` with wrap-around.
-  template <typename Bits>
-  [[nodiscard]] std::optional<chunk_index> scan(chunk_index start, Bits&& bits) const {
-    const std::size_t words = missing_.size();
-    const std::size_t first = start / 64;
-    const std::uint64_t behind = ~0ull << (start % 64);
-    for (std::size_t i = 0; i <= words; ++i) {
-      const std::size_t word = first + i < words ? first + i : first + i - words;
-      if (missing_[word] == 0) continue;
-      std::uint64_t here = bits(word);
-      if (i == 0) here &= behind;
-      if (i == words) here &= ~behind;
-      if (here != 0) return word * 64 + static_cast<chunk_index>(std::countr_zero(here));
-    }
-    return std::nullopt;
-  }
-
-  /// One of the missing chunks whose bit is set, each with the same probability while they are no more than
-  /// `most_drawn_from`. (Chunks that few workers have lie together: a search from a random place would lead
-  /// most readers to the same one.)
-  template <typename Bits>
-  [[nodiscard]] std::optional<chunk_index> draw(Bits&& bits) {
-    const std::size_t words = missing_.size();
-    const std::size_t first = static_cast<std::size_t>(random()) % words;
-    std::uint64_t seen = 0, drawn = 0, word_drawn = 0;
-    for (std::size_t i = 0; i < words && seen < most_drawn_from; ++i) {
-      const std::size_t word = first + i < words ? first + i : first + i - words;
-      const std::uint64_t here = missing_[word] != 0 ? bits(word) : 0;
-      if (here == 0) continue;
-      const auto count = static_cast<std::uint64_t>(std::popcount(here));
-      seen += count;
-      if (random() % seen >= count) continue;  // as likely as its share of what has been seen
-      drawn = here;
-      word_drawn = word;
-    }
-    if (seen == 0) return std::nullopt;
-    for (auto below = random() % static_cast<std::uint64_t>(std::popcount(drawn)); below > 0; --below)
-      drawn &= drawn - 1;
-    return word_drawn * 64 + static_cast<chunk_index>(std::countr_zero(drawn));
-  }
-  static constexpr std::uint64_t most_drawn_from = 256;
-
-  /// More than `limit` of the missing chunks have their bit set.
-  template <typename Bits>
-  [[nodiscard]] bool more_than(std::uint64_t limit, Bits&& bits) const {
-    std::uint64_t ones = 0;
-    for (std::size_t word = 0; word < missing_.size() && ones <= limit; ++word)
-      if (missing_[word] != 0) ones += static_cast<std::uint64_t>(std::popcount(bits(word)));
-    return ones > limit;
-  }
 
   void take(channel_record& c, chunk_index chunk, time_point now);
   time_point end_read(channel_record& c, chunk_index chunk);
@@ -436,9 +383,8 @@ class pull {
   const layout* layout_;
   pull_options options_;
   std::vector<chunk_state> states_;
-  std::vector<std::uint64_t> missing_;  ///< bit set: `missing`
-  std::uint64_t missing_count_ = 0;
-  std::uint64_t random_ = 1;
+  missing_chunks missing_;  ///< those of state `missing`
+  detail::repeatable_random random_;
   chunk_index start_ = 0;
   std::uint64_t confirmed_ = 0;
   std::uint64_t confirmed_bytes_ = 0;

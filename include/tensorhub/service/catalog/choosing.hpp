@@ -32,6 +32,7 @@
 
 #include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/repeatable_random.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
@@ -44,6 +45,7 @@ struct asker {
   std::uint32_t shard = 0;
   worker_state* reader = nullptr;
   const location* place = nullptr;
+  std::uint64_t chunks = 0;  ///< of the shard
   std::uint32_t sources_useful = 0;
   std::uint32_t sources_held = 0;
   std::uint32_t sources_nearby = 0;
@@ -62,47 +64,47 @@ class choosing {
 
   [[nodiscard]] source_limits limits() const noexcept { return scheduler_.limits(); }
 
-  /// `without` is not offered. `upstream`: the source will be the reader's upstream. `crosses`: the reader is
-  /// the seed of its datacenter and may remain the seed.
-  [[nodiscard]] choice choose(const asker& asking, const std::vector<incarnation>& excluded,
-                              const worker_state* without, bool may_displace, bool upstream = true,
-                              bool crosses = false) {
+  struct conditions {
+    const std::vector<incarnation>& excluded;  ///< are not offered
+    const worker_state* without = nullptr;     ///< is not offered either
+    bool may_displace = false;  ///< a source without a credit, for the place of one of its readers
+    bool upstream = true;       ///< the source will be the reader's upstream
+    bool crosses = false;       ///< the reader is the seed of its datacenter and may remain the seed
+  };
+
+  [[nodiscard]] choice choose(const asker& asking, const conditions& on) {
     const auto record = asking.replica->model->versions.find(asking.version);
     if (record == asking.replica->model->versions.end()) return {};
     const source_index& index = *record->second.sources[asking.shard];
     forget_candidates();
     pass_over_sources(asking);
-    const auto& known = asking.replica->model->layouts[asking.shard];
-    const std::uint64_t chunks = known ? known->chunk_count() : 0;
     const auto offer_one = [&](worker_state& worker, bool may_cross) {
-      if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
-      if (&worker == asking.reader || &worker == without || contains(excluded, worker.id)) return false;
-      if (!may_cross && worker.place.datacenter != asking.place->datacenter) return false;
+      if (!is_new_to(asking, worker, on, may_cross)) return false;
       const bool is_suspect = worker.is_suspect();
       const std::uint64_t held =
-          worker.as_source.offered == offer::complete ? chunks : worker.progress.chunks_received;
-      (is_suspect ? suspects_ : candidates_).push_back(candidate_of(worker, std::min(held, chunks), chunks));
+          worker.as_source.offered == offer::complete ? asking.chunks : worker.progress.chunks_received;
+      (is_suspect ? suspects_ : candidates_).push_back(candidate_of(asking, worker, held));
       (is_suspect ? suspect_workers_ : workers_).push_back(&worker);
       return !is_suspect;
     };
-    index.visit_near(*asking.place, of_each_group, random(),
+    index.visit_near(*asking.place, of_each_group, random_(),
                      [&](worker_state& worker) { return offer_one(worker, false); });
-    const bool may_cross = upstream && (crosses || seeds_of(record->second, asking).empty());
+    const bool may_cross = on.upstream && (on.crosses || seeds_of(record->second, asking).empty());
     if (may_cross && !has_certain_candidate(asking)) {
       forget_candidates();
       pass_over_sources(asking);
-      index.visit_far(*asking.place, of_each_group, random(),
+      index.visit_far(*asking.place, of_each_group, random_(),
                       [&](worker_state& worker) { return offer_one(worker, true); });
     }
-    choice chosen = ask(asking, may_displace, upstream);
-    if (chosen.source != nullptr || !upstream) return chosen;
+    choice chosen = ask(asking, on.may_displace, on.upstream);
+    if (chosen.source != nullptr || !on.upstream) return chosen;
     if (!suspects_.empty()) {
       candidates_.swap(suspects_);
       workers_.swap(suspect_workers_);
-      chosen = ask(asking, may_displace, upstream);
+      chosen = ask(asking, on.may_displace, on.upstream);
     }
-    const bool is_left = chosen.source == nullptr && offer_handover(asking, excluded, without, may_cross);
-    return is_left ? ask(asking, may_displace, upstream) : chosen;
+    const bool is_left = chosen.source == nullptr && offer_handover(asking, on, may_cross);
+    return is_left ? ask(asking, on.may_displace, on.upstream) : chosen;
   }
 
   /// A source that has every chunk, and what the asker gives for it.
@@ -122,19 +124,14 @@ class choosing {
     if (known == model.versions.end() || core_.recovering(model) || has_own_turn(asking)) return {};
     forget_candidates();
     pass_over_sources(asking);
-    const auto& shape = model.layouts[asking.shard];
-    const std::uint64_t chunks = shape ? shape->chunk_count() : 0;
     const auto offer_one = [&](worker_state& worker) {
-      if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
-      if (&worker == asking.reader || worker.as_source.offered != offer::complete) return false;
-      if (worker.is_suspect() || worker.place.datacenter != asking.place->datacenter ||
-          contains(excluded, worker.id))
-        return false;
-      candidates_.push_back(candidate_of(worker, chunks, chunks));
+      if (!is_new_to(asking, worker, {.excluded = excluded}, false)) return false;
+      if (worker.is_suspect() || worker.as_source.offered != offer::complete) return false;
+      candidates_.push_back(candidate_of(asking, worker, asking.chunks));
       workers_.push_back(&worker);
       return true;
     };
-    known->second.sources[asking.shard]->visit_near(*asking.place, of_each_group, random(), offer_one);
+    known->second.sources[asking.shard]->visit_near(*asking.place, of_each_group, random_(), offer_one);
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     while (!candidates_.empty()) {
       const source_choice said = scheduler_.choose(query_of(asking, true, false), candidates_);
@@ -170,8 +167,7 @@ class choosing {
  private:
   /// Makes the worker that hands the version over to the asker's replica the only candidate. False: there is
   /// none.
-  [[nodiscard]] bool offer_handover(const asker& asking, const std::vector<incarnation>& excluded,
-                                    const worker_state* without, bool may_cross) {
+  [[nodiscard]] bool offer_handover(const asker& asking, const conditions& on, bool may_cross) {
     forget_candidates();
     const model_state& model = *asking.replica->model;
     const auto handover = model.handovers.find(asking.version);
@@ -179,16 +175,21 @@ class choosing {
     const auto from = model.replicas.find(handover->second.from);
     if (from == model.replicas.end() || from->second->set_aside_as.empty()) return false;
     worker_state* const holder = from->second->workers[asking.shard];
-    if (holder == nullptr || holder == without || contains(excluded, holder->id)) return false;
+    if (holder == nullptr || holder == on.without || contains(on.excluded, holder->id)) return false;
     if (!may_cross && holder->place.datacenter != asking.place->datacenter) return false;
     if (asking.reader != nullptr && reads_from(*asking.reader, holder->id, asking.operation)) return false;
     if (!holder->access.may_serve || !holder->still_has(asking.version) || holder->is_overwritten())
       return false;
-    const auto& known = model.layouts[asking.shard];
-    const std::uint64_t chunks = known ? known->chunk_count() : 0;
-    candidates_.push_back(candidate_of(*holder, chunks, chunks));
+    candidates_.push_back(candidate_of(asking, *holder, asking.chunks));
     workers_.push_back(holder);
     return true;
+  }
+  /// It was not looked at in this query, and nothing forbids to offer it.
+  [[nodiscard]] bool is_new_to(const asker& asking, worker_state& worker, const conditions& on,
+                               bool may_cross) const {
+    if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
+    if (&worker == asking.reader || &worker == on.without || contains(on.excluded, worker.id)) return false;
+    return may_cross || worker.place.datacenter == asking.place->datacenter;
   }
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return detail::contains(list, id);
@@ -263,9 +264,10 @@ class choosing {
     query.may_displace = may_displace;
     return query;
   }
-  [[nodiscard]] static source_candidate candidate_of(const worker_state& worker, std::uint64_t held,
-                                                     std::uint64_t chunks) {
-    return {worker.id, &worker.place, worker.as_source.load, held, chunks, worker.spot, worker.publisher};
+  [[nodiscard]] static source_candidate candidate_of(const asker& asking, const worker_state& worker,
+                                                     std::uint64_t chunks_held) {
+    return {worker.id,     &worker.place, worker.as_source.load, std::min(chunks_held, asking.chunks),
+            asking.chunks, worker.spot,   worker.publisher};
   }
   void strike(std::size_t candidate) {
     candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(candidate));
@@ -312,7 +314,7 @@ class choosing {
   [[nodiscard]] lease_id find_given(const asker& asking, const worker_state& source, const worker_state* to,
                                     bool needs_upstream) {
     const std::vector<lease_id>& all = asking.reader->as_reader.leases;
-    const std::size_t first = all.empty() ? 0 : static_cast<std::size_t>(random()) % all.size();
+    const std::size_t first = all.empty() ? 0 : static_cast<std::size_t>(random_()) % all.size();
     lease_id best;
     locality best_distance{};
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -373,7 +375,7 @@ class choosing {
   /// A lease on `source` whose reader may read from the asker instead; empty: none.
   [[nodiscard]] lease_id place_in(const asker& asking, const worker_state& source, bool upstream) {
     const std::size_t count = source.as_source.readers.size();
-    const std::size_t first = count == 0 ? 0 : random() % count;
+    const std::size_t first = count == 0 ? 0 : random_() % count;
     for (std::size_t i = 0; i < count; ++i) {
       const lease_state& lease = core_.leases.at(source.as_source.readers[(first + i) % count]);
       const worker_state* moved = movable_reader(asking, lease);
@@ -394,14 +396,6 @@ class choosing {
       asking.reader->as_reader.decisions.pop_front();
   }
 
-  /// A repeatable sequence (xorshift64*, S. Vigna, 2016).
-  [[nodiscard]] std::uint64_t random() noexcept {
-    random_ ^= random_ >> 12;
-    random_ ^= random_ << 25;
-    random_ ^= random_ >> 27;
-    return random_ * 0x2545f4914f6cdd1dull >> 8;
-  }
-
   static constexpr std::size_t of_each_group = 8;
   static constexpr std::size_t decisions_remembered = 16;
   /// An exchange neither takes a source that was given more recently than this, nor helps a reader that was.
@@ -410,7 +404,7 @@ class choosing {
   core& core_;
   any_scheduler scheduler_;
   std::uint64_t stamp_ = 0;
-  std::uint64_t random_ = 0x9e3779b97f4a7c15ull;
+  detail::repeatable_random random_{0};
   std::vector<source_candidate> candidates_;  ///< scratch memory of a query
   std::vector<worker_state*> workers_;
   std::vector<source_candidate> suspects_;  ///< scratch memory of `choose`: candidates of last resort

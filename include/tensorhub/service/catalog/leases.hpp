@@ -44,11 +44,12 @@ class leases {
   lease_state* grant_upstream(const operation_state& operation, std::uint32_t shard, worker_state* reader,
                               const std::vector<incarnation>& excluded, bool reserved) {
     const asker asking = asker_of(operation, shard, reader);
-    auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(reader));
-    if (chosen.source == nullptr && take_back_idle(asking))
-      chosen = choosing_.choose(asking, excluded, nullptr, may_place(reader));
+    const choosing::conditions on{.excluded = excluded, .may_displace = may_place(reader)};
+    auto chosen = choosing_.choose(asking, on);
+    if (chosen.source == nullptr && take_back_idle(asking)) chosen = choosing_.choose(asking, on);
     if (chosen.source == nullptr) return nullptr;
-    return grant_chosen(chosen, operation, shard, reader, reserved, true);
+    return grant_chosen(chosen, operation,
+                        {.shard = shard, .reader = reader, .reserved = reserved, .upstream = true});
   }
 
   /// Gives the reader further sources, up to `most_sources`. Each one is appended to `told`, or sent
@@ -62,15 +63,17 @@ class leases {
       if (reader.as_reader.upstream == nullptr && !promote(reader, {}))
         demote_lost_seed(operation, reader, excluded);
       const asker asking = asker_of(operation, reader.shard.index, &reader);
-      bool for_upstream = reader.as_reader.upstream == nullptr;
-      auto chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), for_upstream);
-      if (chosen.source == nullptr && for_upstream && asking.sources_held < asking.sources_useful) {
-        for_upstream = false;
-        chosen = choosing_.choose(asking, excluded, nullptr, may_place(&reader), false);
+      choosing::conditions on{.excluded = excluded,
+                              .may_displace = may_place(&reader),
+                              .upstream = reader.as_reader.upstream == nullptr};
+      auto chosen = choosing_.choose(asking, on);
+      if (chosen.source == nullptr && on.upstream && asking.sources_held < asking.sources_useful) {
+        on.upstream = false;
+        chosen = choosing_.choose(asking, on);
       }
       if (chosen.source == nullptr) break;
-      const lease_state* lease =
-          grant_chosen(chosen, operation, reader.shard.index, &reader, false, for_upstream);
+      const lease_state* lease = grant_chosen(
+          chosen, operation, {.shard = reader.shard.index, .reader = &reader, .upstream = on.upstream});
       if (lease == nullptr) break;
       if (told != nullptr)
         told->push_back(assignment_of(operation, *lease, reader));
@@ -111,12 +114,16 @@ class leases {
     worker_state* const given = core_.find(core_.leases.at(found.gives).source);
     withdraw(core_.leases.at(found.gives), reader);
     if (other != nullptr) withdraw(core_.leases.at(found.takes), *other);
-    push_source(operation, grant(*found.source, operation, reader.shard.index, &reader, false, true), reader,
-                found.gives);
+    push_source(
+        operation,
+        grant(*found.source, operation, {.shard = reader.shard.index, .reader = &reader, .upstream = true}),
+        reader, found.gives);
     if (other == nullptr) return;
     const operation_state& theirs = *operation_read_by(*other);
-    push_source(theirs, grant(*given, theirs, other->shard.index, other, false, found.gives_upstream), *other,
-                found.takes);
+    push_source(theirs,
+                grant(*given, theirs,
+                      {.shard = other->shard.index, .reader = other, .upstream = found.gives_upstream}),
+                *other, found.takes);
   }
 
   /// `sources` new ones have become readable: tries again to give more of them to a few hungry readers each.
@@ -413,12 +420,15 @@ class leases {
       if (grow(*operation, *reader, member->excluded, nullptr, id)) tell_taken_back(old);
       return;
     }
-    const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader), member->excluded, &source,
-                                         false, true, may_cross_again(old, reader, *operation->replica));
+    const auto chosen = choosing_.choose(asker_of(*operation, old.shard, reader),
+                                         {.excluded = member->excluded,
+                                          .without = &source,
+                                          .crosses = may_cross_again(old, reader, *operation->replica)});
     if (chosen.source == nullptr) return;
     move_to(core_.leases.at(id), lease_stage::moving);
     forget_upstream(*reader);
-    const lease_state& lease = grant(*chosen.source, *operation, old.shard, reader, false, true);
+    const lease_state& lease =
+        grant(*chosen.source, *operation, {.shard = old.shard, .reader = reader, .upstream = true});
     push_source(*operation, lease, *reader, id);
   }
 
@@ -452,10 +462,10 @@ class leases {
   [[nodiscard]] std::uint32_t useful_sources(const operation_state& operation, std::uint32_t shard,
                                              const worker_state* reader) const {
     const std::uint32_t allowed = choosing_.limits().sources;
-    const auto& shape = operation.replica->model->layouts[shard];
+    const auto& known = operation.replica->model->layouts[shard];
     const bool has_stalled = reader != nullptr && reader->as_reader.stalled_for == operation.version;
-    if (!shape || has_stalled) return allowed;
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(allowed, shape->chunk_count() + 1));
+    if (!known || has_stalled) return allowed;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(allowed, known->chunk_count() + 1));
   }
   /// How many it may have: one that lacks an upstream gets that beside those.
   [[nodiscard]] std::uint32_t most_sources(const operation_state& operation,
@@ -491,6 +501,8 @@ class leases {
                                worker_state* reader) const {
     asker out{operation.replica, operation.version, shard, reader};
     out.operation = operation.counter;
+    const auto& known = operation.replica->model->layouts[shard];
+    out.chunks = known ? known->chunk_count() : 0;
     out.sources_useful = useful_sources(operation, shard, reader);
     out.place = reader != nullptr ? &reader->place : place_of(*operation.replica);
     if (reader == nullptr) return out;
@@ -533,11 +545,17 @@ class leases {
     return reader != nullptr ? reader->is_barred_as_source() : !replica.set_aside_as.empty();
   }
 
+  struct grantee {
+    std::uint32_t shard = 0;
+    worker_state* reader = nullptr;  ///< null: it has not joined
+    bool reserved = false;           ///< the reader is not told yet
+    bool upstream = false;
+  };
+
   /// Null: the reader that was to be displaced cannot move.
   lease_state* grant_chosen(const choosing::choice& chosen, const operation_state& operation,
-                            std::uint32_t shard, worker_state* reader, bool reserved, bool upstream) {
-    if (chosen.displaced == lease_id{})
-      return &grant(*chosen.source, operation, shard, reader, reserved, upstream);
+                            const grantee& to) {
+    if (chosen.displaced == lease_id{}) return &grant(*chosen.source, operation, to);
     lease_state& old = core_.leases.at(chosen.displaced);
     worker_state& moved = *core_.find(old.reader);
     operation_state* theirs = operation_read_by(moved);
@@ -546,15 +564,16 @@ class leases {
     move_to(old, lease_stage::moving);
     if (was_upstream) forget_upstream(moved);
     const std::uint64_t ordinal = old.ordinal;
-    lease_state& lease = grant(*chosen.source, operation, shard, reader, reserved, upstream);
+    lease_state& lease = grant(*chosen.source, operation, to);
     lease.ordinal = ordinal;
-    const lease_state& next = grant(*reader, *theirs, shard, &moved, false, was_upstream);
+    const lease_state& next =
+        grant(*to.reader, *theirs, {.shard = to.shard, .reader = &moved, .upstream = was_upstream});
     push_source(*theirs, next, moved, chosen.displaced);
     return &lease;
   }
 
-  lease_state& grant(worker_state& source, const operation_state& operation, std::uint32_t shard,
-                     worker_state* reader, bool reserved, bool upstream) {
+  lease_state& grant(worker_state& source, const operation_state& operation, const grantee& to) {
+    worker_state* const reader = to.reader;
     const lease_id id = next_lease();
     lease_state& lease = core_.leases[id];
     lease.id = id;
@@ -562,8 +581,8 @@ class leases {
     lease.reader = reader != nullptr ? reader->id : incarnation{};
     lease.version = operation.version;
     lease.replica = operation.replica->name;
-    lease.shard = shard;
-    lease.stage = reserved ? lease_stage::reserved : lease_stage::active;
+    lease.shard = to.shard;
+    lease.stage = to.reserved ? lease_stage::reserved : lease_stage::active;
     lease.operation = operation.counter;
     lease.given = core_.now;
     const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
@@ -580,7 +599,7 @@ class leases {
       throw;
     }
     charge(lease, true);
-    if (reader != nullptr && upstream && !reserved) set_upstream(*reader, lease);
+    if (reader != nullptr && to.upstream && !to.reserved) set_upstream(*reader, lease);
     return lease;
   }
 
@@ -609,10 +628,14 @@ class leases {
                      member_state& member, worker_state* reader) {
     if (member.lease != old.id) return;
     move_to(core_.leases.at(old.id), lease_stage::moving);
-    const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader), member.excluded, &source,
-                                         false, true, may_cross_again(old, reader, *operation.replica));
+    const auto chosen = choosing_.choose(asker_of(operation, old.shard, reader),
+                                         {.excluded = member.excluded,
+                                          .without = &source,
+                                          .crosses = may_cross_again(old, reader, *operation.replica)});
     if (chosen.source == nullptr) return move_to(core_.leases.at(old.id), lease_stage::reserved);
-    member.lease = grant(*chosen.source, operation, old.shard, reader, true, true).id;
+    member.lease = grant(*chosen.source, operation,
+                         {.shard = old.shard, .reader = reader, .reserved = true, .upstream = true})
+                       .id;
     end(old.id, &drain_state::moved);
   }
 

@@ -121,55 +121,23 @@ class updates {
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
     leases_.end_all_of(worker);
     worker.as_reader.operation = {};
-    if (const auto found = core_.lingered.find(worker.id);
-        found != core_.lingered.end() && request.result.ok() && request.operation > found->second)
-      core_.lingered.erase(found);
-    // A worker that gives up may not know the number of its operation yet.
-    operation_state* known =
-        request.result.ok() ? nullptr : unfinished_operation(*worker.replica, worker.shard.index, sequence);
-    if (known == nullptr) known = find_operation(*worker.replica, request.operation, worker.shard.index);
-    const bool is_unknown = known == nullptr && request.result.ok();
-    messages::status room = is_unknown ? table_.room_for(worker, request.operation) : messages::status{};
-    if (is_unknown && room.ok()) known = &adopt_operation(worker, request);
-    // Its replica publishes under this number: the worker counts otherwise, and nobody waits for its end.
-    if (known != nullptr && known->is_publish) known = nullptr;
-    versions_.end_writing(worker);
-    note_held(worker, request);
-    leases_.end_drain_of_update(worker, {});  // the worker may have forced it while the server recovered
-    await_decided(worker, known);
-    if (known == nullptr && core_.policy.decides_per_group &&
-        request.operation > worker.replica->closed_operation) {
-      // The call failed at an earlier server: its number is not used again, and the other shards do not wait.
-      worker.past.ended_well = false;
-      worker.past.ended_before = worker.replica->closed_operation = request.operation;
-    }
-    member_state* member = known != nullptr ? member_of(*known, worker.shard.index) : nullptr;
-    if (member == nullptr || known->is_closed()) {
+    const reported_call call = find_reported(worker, sequence, request);
+    operation_state* const operation = call.operation;
+    settle_memory(worker, operation, request);
+    member_state* const member = operation != nullptr ? member_of(*operation, worker.shard.index) : nullptr;
+    if (member == nullptr || operation->is_closed()) {
       versions_.recompute(*worker.replica);
-      if (request.result.ok() && known != nullptr) room = known->failure;
-      return core_.answer(worker, sequence, messages::status_reply{std::move(room)});
+      const bool is_late = request.result.ok() && operation != nullptr;
+      return core_.answer(worker, sequence, messages::status_reply{is_late ? operation->failure : call.room});
     }
     // The worker does not wait for the answer to its call, or to an earlier report, any more.
     if (const request_sequence given_up = std::exchange(member->sequence, {}); given_up)
       worker.requests.answers.erase(given_up.value);
-    if (const messages::status failure = failure_of(worker, *known, request); !failure.ok()) {
-      const bool is_intact = !request.result.ok() && request.intact;
-      core_.move_to(member->phase, is_intact ? phase::intact : phase::failed);
-      core_.answer(worker, sequence,
-                   messages::status_reply{request.result.ok() ? failure : messages::status{}});
-      return close_failed(*known, failure);
-    }
-    core_.move_to(member->phase, phase::finished);
-    member->keeps = false;  // what waits for the answer is this report, not the call
-    if (core_.policy.completes_per_group) {
-      versions_.await_group(worker);
-      member->sequence = sequence;
-    } else {
-      core_.answer(worker, sequence, messages::status_reply{});
-    }
-    versions_.recompute(*worker.replica);
-    go_on_with(*known, request.version);
-    if (!resolve_ended(*known)) close_if_finished(*known);
+    messages::status failure = failure_of(worker, *operation, request);
+    if (failure.ok())
+      finish_member(worker, *operation, *member, sequence, request.version);
+    else
+      fail_member(worker, *operation, *member, sequence, request, failure);
   }
 
   // ---- open versions
@@ -382,28 +350,7 @@ class updates {
               std::move(about));
     leases_.release_reserved(operation);
     for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
-      worker_state* worker = replica.workers[shard];
-      if (worker == nullptr) return;
-      if (worker->holding == holding::pending) core_.move_to(worker->holding, holding::whole);
-      leases_.end_drain_of_update(*worker, reason);
-      const request_sequence sequence = std::exchange(member.sequence, {});
-      if (member.phase == phase::waiting || (member.phase == phase::finished && member.keeps && sequence)) {
-        if (!member.keeps) spare(operation, *worker);
-        core_.answer(*worker, sequence, refused(reason, operation.counter));
-      } else if (member.phase == phase::absent) {
-        if (operation.is_decided() && !member.keeps) spare(operation, *worker);
-      } else if (member.phase == phase::finished && sequence) {
-        core_.answer(*worker, sequence, messages::status_reply{reason});
-      } else if (member.phase == phase::assigned) {
-        core_.send(worker->id, {}, messages::abort_push{operation.counter, reason});
-        versions_.end_receiving(*worker);
-        for (const lease_id id : std::vector<lease_id>{worker->as_source.readers}) {
-          if (core_.leases.at(id).version != operation.version) continue;
-          leases_.abandon(*worker, id, &drain_state::cut_off);
-          // The worker may have received every chunk and keep the version, and its readers may read on.
-          worker->past.has_old_keys = true;
-        }
-      }
+      if (worker_state* worker = replica.workers[shard]) end_member(operation, *worker, member, reason);
     });
     versions_.recompute(replica);
   }
@@ -683,6 +630,102 @@ class updates {
     shown.root = worker.model->versions.at(operation.version).roots[worker.shard.index];
     shown.control = shows.control;
     versions_.receive(worker, shown);
+  }
+
+  /// Of an operation that has failed for this reason.
+  void end_member(const operation_state& operation, worker_state& worker, member_state& member,
+                  const messages::status& reason) {
+    if (worker.holding == holding::pending) core_.move_to(worker.holding, holding::whole);
+    leases_.end_drain_of_update(worker, reason);
+    const request_sequence sequence = std::exchange(member.sequence, {});
+    switch (member.phase) {
+      case phase::absent:
+        if (operation.is_decided() && !member.keeps) spare(operation, worker);
+        return;
+      case phase::waiting:
+        if (!member.keeps) spare(operation, worker);
+        return core_.answer(worker, sequence, refused(reason, operation.counter));
+      case phase::assigned:
+        return stop_reading(operation, worker, reason);
+      case phase::finished:
+        if (!sequence) return;
+        if (member.keeps) return core_.answer(worker, sequence, refused(reason, operation.counter));
+        return core_.answer(worker, sequence, messages::status_reply{reason});
+      case phase::failed:
+      case phase::intact:
+        return;
+    }
+  }
+  void stop_reading(const operation_state& operation, worker_state& worker, const messages::status& reason) {
+    core_.send(worker.id, {}, messages::abort_push{operation.counter, reason});
+    versions_.end_receiving(worker);
+    for (const lease_id id : std::vector<lease_id>{worker.as_source.readers}) {
+      if (core_.leases.at(id).version != operation.version) continue;
+      leases_.abandon(worker, id, &drain_state::cut_off);
+      // The worker may have received every chunk and keep the version, and its readers may read on.
+      worker.past.has_old_keys = true;
+    }
+  }
+
+  struct reported_call {
+    operation_state* operation = nullptr;  ///< null: it is not known, or nobody waits for its end
+    messages::status room{};  ///< not ok: an earlier server decided it, and there is no room for it
+  };
+  /// The call whose end the worker reports.
+  [[nodiscard]] reported_call find_reported(worker_state& worker, request_sequence sequence,
+                                            const messages::finish_request& request) {
+    reported_call out;
+    // A worker that gives up may not know the number of its operation yet.
+    if (!request.result.ok())
+      out.operation = unfinished_operation(*worker.replica, worker.shard.index, sequence);
+    if (out.operation == nullptr)
+      out.operation = find_operation(*worker.replica, request.operation, worker.shard.index);
+    if (out.operation == nullptr && request.result.ok()) {
+      out.room = table_.room_for(worker, request.operation);
+      if (out.room.ok()) out.operation = &adopt_operation(worker, request);
+    }
+    // Its replica publishes under this number: the worker counts otherwise.
+    if (out.operation != nullptr && out.operation->is_publish) out.operation = nullptr;
+    return out;
+  }
+  /// What the worker's memory holds after a call that has ended; `call`: null if that is not known.
+  void settle_memory(worker_state& worker, operation_state* call, const messages::finish_request& request) {
+    if (const auto found = core_.lingered.find(worker.id);
+        found != core_.lingered.end() && request.result.ok() && request.operation > found->second)
+      core_.lingered.erase(found);
+    versions_.end_writing(worker);
+    note_held(worker, request);
+    leases_.end_drain_of_update(worker, {});  // the worker may have forced it while the server recovered
+    await_decided(worker, call);
+    if (call == nullptr && core_.policy.decides_per_group &&
+        request.operation > worker.replica->closed_operation) {
+      // The call failed at an earlier server: its number is not used again, and the other shards do not wait.
+      worker.past.ended_well = false;
+      worker.past.ended_before = worker.replica->closed_operation = request.operation;
+    }
+  }
+  void finish_member(worker_state& worker, operation_state& operation, member_state& member,
+                     request_sequence sequence, version_number version) {
+    core_.move_to(member.phase, phase::finished);
+    member.keeps = false;  // what waits for the answer is this report, not the call
+    if (core_.policy.completes_per_group) {
+      versions_.await_group(worker);
+      member.sequence = sequence;
+    } else {
+      core_.answer(worker, sequence, messages::status_reply{});
+    }
+    versions_.recompute(*worker.replica);
+    go_on_with(operation, version);
+    if (!resolve_ended(operation)) close_if_finished(operation);
+  }
+  void fail_member(worker_state& worker, operation_state& operation, member_state& member,
+                   request_sequence sequence, const messages::finish_request& request,
+                   const messages::status& failure) {
+    const bool is_intact = !request.result.ok() && request.intact;
+    core_.move_to(member.phase, is_intact ? phase::intact : phase::failed);
+    core_.answer(worker, sequence,
+                 messages::status_reply{request.result.ok() ? failure : messages::status{}});
+    close_failed(operation, failure);
   }
 
   /// The reader has lost a source, or its sources have stalled. Adds to what `grow` has `found` a source that

@@ -15,12 +15,10 @@ TENSORHUB_DECL pull::pull(const layout& shape, pull_options options, chunk_index
     : layout_{&shape},
       options_{options},
       states_(shape.chunk_count(), chunk_state::missing),
-      missing_((shape.chunk_count() + 63) / 64, ~0ull) {
+      missing_{shape.chunk_count()},
+      random_{first_chunk} {
   const std::uint64_t chunks = shape.chunk_count();
   start_ = chunks == 0 ? 0 : first_chunk % chunks;
-  random_ = (first_chunk + 1) * 0x9e3779b97f4a7c15ull | 1;
-  if (chunks % 64 != 0) missing_.back() = (1ull << (chunks % 64)) - 1;
-  missing_count_ = chunks;
   open_.is_open = options.open;
   if (open_.is_open && options.needs_root) {
     table_.resize(chunks);
@@ -139,10 +137,10 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
   const bool has_room = room(c, now) > 0;
   if (!has_room) c.defers_until = starting_until(c.slot, now);
   const bool may_take =
-      from.may_have && missing_count_ > 0 && (!has_room || find_chunk(c, from, now).has_value());
+      from.may_have && !missing_.empty() && (!has_room || find_chunk(c, from, now).has_value());
   const bool wants_look = !c.look_pending && wants_header(c, may_take, now);
   const bool wants_map = !from.complete && !from.map_pending && !c.look_pending && !from.retiring &&
-                         !may_take && missing_count_ > 0 && now >= from.next_poll;
+                         !may_take && !missing_.empty() && now >= from.next_poll;
   const bool chases = !c.look_pending && may_chase(c);
   if (wants_look || wants_map || chases) {
     c.look_pending = true;
@@ -169,7 +167,7 @@ TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
   if (from.state == source_state::unknown) return from.next_poll;
   if (from.state == source_state::ahead || from.state == source_state::reading) return time_point::never();
   if (!c.unconfirmed.empty() && !c.look_pending) return c.oldest_unconfirmed + options_.confirm_after;
-  if (missing_count_ == 0) {
+  if (missing_.empty()) {
     const auto slow = find_slow_source(c, from);
     return slow ? slow->due : time_point::never();
   }
@@ -241,7 +239,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   from.state = source_state::believed;
   from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !open_.is_open;
   from.may_have = from.complete;
-  if (!from.complete) from.map.assign(missing_.size(), 0);
+  if (!from.complete) from.map.assign(missing_.words(), 0);
   from.poll_interval = options_.poll_shortest;
   from.next_poll = now;
   stall_.last_progress = now;
@@ -330,7 +328,7 @@ TENSORHUB_DECL bool pull::take_shortage(time_point now) noexcept {
     stall_.shortage_patience = 1;
     return false;
   }
-  if (missing_count_ == 0 || open_.is_open || usual_.count() == 0) return false;
+  if (missing_.empty() || open_.is_open || usual_.count() == 0) return false;
   time_point since = stall_.shortage_reported;
   bool has_room = false;
   for (const lane_record& lane : lanes_) {
@@ -370,7 +368,7 @@ TENSORHUB_DECL bool pull::may_read_ahead(const source_record& from) const {
   const pull_source& facts = from.facts;
   const std::size_t most = facts.far ? options_.far_window_chunks : 1;
   if (options_.open || facts.receiving || from.retiring || (options_.needs_root && !facts.root)) return false;
-  if (states_.empty() || states_.size() > most || missing_count_ < states_.size()) return false;
+  if (states_.empty() || states_.size() > most || missing_.count() < states_.size()) return false;
   return std::equal(
       facts.segments.begin(), facts.segments.end(), layout_->segments().begin(), layout_->segments().end(),
       [](const remote_region& told, const layout_segment& segment) { return told.bytes >= segment.bytes; });
@@ -414,7 +412,7 @@ TENSORHUB_DECL bool pull::wants_header(const channel_record& c, bool may_take, t
 }
 
 TENSORHUB_DECL bool pull::may_chase(const channel_record& c) const noexcept {
-  return missing_count_ == 0 && !c.reads.empty() && c.proven.empty() && looks_last(c, sizeof(control_header));
+  return missing_.empty() && !c.reads.empty() && c.proven.empty() && looks_last(c, sizeof(control_header));
 }
 
 TENSORHUB_DECL bool pull::looks_last(const channel_record& c, std::uint64_t bytes) const noexcept {
@@ -486,7 +484,7 @@ TENSORHUB_DECL bool pull::apply_map(source_slot slot, std::span<const std::byte>
   read_control_map(bytes, scratch_);
   if (open_.is_open && options_.needs_root) learn_digests(slot, bytes);
   for (std::size_t i = 0; i < scratch_.size(); ++i) {
-    news = news || (scratch_[i] & ~from.map[i] & missing_[i]) != 0;
+    news = news || (scratch_[i] & ~from.map[i] & missing_.word(i)) != 0;
     from.map[i] |= scratch_[i];
   }
   if (!news) {
@@ -563,18 +561,15 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) c
 }
 
 TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
-  if (from.complete) return missing_count_;
-  std::uint64_t chunks = 0;
-  for (std::size_t word = 0; word < missing_.size(); ++word)
-    chunks += static_cast<std::uint64_t>(std::popcount(missing_[word] & from.map[word]));
-  return chunks;
+  if (from.complete) return missing_.count();
+  return missing_.count_to(missing_.count(), [&](std::size_t word) { return from.map[word]; });
 }
 
 TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, source_record& from,
                                                            time_point now) {
   c.found.reset();
   c.defers_until = time_point::never();
-  if (from.retiring || missing_count_ == 0) return std::nullopt;
+  if (from.retiring || missing_.empty()) return std::nullopt;
   std::erase_if(preferred_, [this](chunk_index i) { return states_[i] == chunk_state::confirmed; });
   const auto is_there = [&](chunk_index i) {
     return states_[i] == chunk_state::missing && (from.complete || (from.map[i / 64] >> (i % 64) & 1) != 0);
@@ -584,11 +579,10 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, so
   if (from.complete) {
     c.found = find_in_complete(c, from, now);
   } else {
-    const chunk_index start = start_;
     if (!has_complete_source())
-      c.found = scan(
-          start, [&](std::size_t word) { return missing_[word] & from.map[word] & ~elsewhere(word, from); });
-    if (!c.found) c.found = scan(start, [&](std::size_t word) { return missing_[word] & from.map[word]; });
+      c.found = missing_.first_from(
+          start_, [&](std::size_t word) { return from.map[word] & ~elsewhere(word, from); });
+    if (!c.found) c.found = missing_.first_from(start_, [&](std::size_t word) { return from.map[word]; });
     from.may_have = c.found.has_value();
   }
   return c.found;
@@ -597,13 +591,15 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, so
 TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record& c, source_record& from,
                                                                  time_point now) {
   if (!std::exchange(from.begun, true)) from.cursor = from.facts.first % states_.size();
-  const auto rare = [&](std::size_t word) { return missing_[word] & ~elsewhere(word, from); };
-  if ((rare(from.cursor / 64) >> (from.cursor % 64) & 1) != 0) return from.cursor;
+  const auto rare = [&](std::size_t word) { return ~elsewhere(word, from); };
+  if (states_[from.cursor] == chunk_state::missing && (rare(from.cursor / 64) >> (from.cursor % 64) & 1) != 0)
+    return from.cursor;
   const bool is_reading = lanes_[c.lane].in_flight > 0;
   const bool may_wait = is_reading && now < busy_until(c) && !has_complete_source(&from);
-  const bool has_few = !from.waited_in_vain && !more_than(most_left_to_others(c.slot), rare);
+  const std::uint64_t left_to_others = most_left_to_others(c.slot);
+  const bool has_few = !from.waited_in_vain && missing_.count_to(left_to_others, rare) <= left_to_others;
   if (!may_wait || !has_few)
-    if (const auto other = draw(rare)) {
+    if (const auto other = missing_.draw(random_, rare)) {
       from.waited_in_vain = from.waited_in_vain || (has_few && is_reading);
       return other;
     }
@@ -611,14 +607,7 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
     c.defers_until = busy_until(c);
     return std::nullopt;
   }
-  return scan(from.cursor, [&](std::size_t word) { return missing_[word]; });
-}
-
-TENSORHUB_DECL std::uint64_t pull::random() noexcept {
-  random_ ^= random_ >> 12;
-  random_ ^= random_ << 25;
-  random_ ^= random_ >> 27;
-  return random_ * 0x2545f4914f6cdd1dull >> 16;
+  return missing_.first_from(from.cursor, [](std::size_t) { return ~0ull; });
 }
 
 TENSORHUB_DECL bool pull::may_only_start(const source_record& from) const noexcept {
@@ -666,8 +655,7 @@ TENSORHUB_DECL std::uint64_t pull::elsewhere(std::size_t word, const source_reco
 }
 
 TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point now) {
-  missing_[chunk / 64] &= ~(1ull << (chunk % 64));
-  --missing_count_;
+  missing_.take(chunk);
   states_[chunk] = chunk_state::in_flight;
   source_record& from = sources_[c.slot];
   if (from.usual.count() == 0 && reads_of(c.slot) == 0) from.first_posted = now;
@@ -689,8 +677,7 @@ TENSORHUB_DECL time_point pull::end_read(channel_record& c, chunk_index chunk) {
 
 TENSORHUB_DECL void pull::give_back(chunk_index chunk) {
   states_[chunk] = chunk_state::missing;
-  missing_[chunk / 64] |= 1ull << (chunk % 64);
-  ++missing_count_;
+  missing_.give_back(chunk);
   for (source_record& s : sources_) s.may_have = s.state == source_state::believed;
 }
 
@@ -707,7 +694,7 @@ TENSORHUB_DECL void pull::drop_slow_source(const channel_record& idle, const sou
 
 TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const channel_record& idle,
                                                                        const source_record& able) const {
-  if (missing_count_ != 0 || !idle.reads.empty() || able.usual.count() == 0 || able.retiring) return {};
+  if (!missing_.empty() || !idle.reads.empty() || able.usual.count() == 0 || able.retiring) return {};
   const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.usual);
   std::optional<slow_source> out;
   for (const channel_record& slow : channels_) {
