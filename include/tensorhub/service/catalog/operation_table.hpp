@@ -222,8 +222,11 @@ class operation_table {
   }
   void forget_old(replica_state& replica, operation_counter newest) {
     if (policy_.decides_per_group) {
-      for (auto& [key, each] : replica.operations)
-        if (each.is_closed()) each.forget_members();
+      for (auto at = replica.operations.rbegin(); at != replica.operations.rend(); ++at) {
+        if (!at->second.is_closed()) continue;
+        if (at->second.members.empty()) break;  // those before it have none either, or will be erased soon
+        at->second.forget_members();
+      }
     }
     while (!replica.operations.empty()) {
       operation_state& oldest = replica.operations.begin()->second;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -448,7 +449,10 @@ struct model_state {
 /// The operation with this number in which the shard takes part: the replica's, or the shard's own.
 [[nodiscard]] inline operation_state* find_operation(replica_state& replica, operation_counter counter,
                                                      std::uint32_t shard) {
-  auto found = replica.operations.find({counter.value, all_shards});
+  if (replica.operations.empty()) return nullptr;
+  auto found = std::prev(replica.operations.end());  // most often it is the newest, and the others are cold
+  if (found->first != operation_key{counter.value, all_shards})
+    found = replica.operations.find({counter.value, all_shards});
   if (found == replica.operations.end()) found = replica.operations.find({counter.value, shard});
   return found == replica.operations.end() ? nullptr : &found->second;
 }
