@@ -138,18 +138,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::next(channel_id id, time_point now
   if (!has_room) c.defers_until = starting_until(c.slot, now);
   const bool may_take =
       from.may_have && !missing_.empty() && (!has_room || find_chunk(c, from, now).has_value());
-  const bool wants_look = !c.look_pending && wants_header(c, may_take, now);
-  const bool wants_map = !from.complete && !from.map_pending && !c.look_pending && !from.retiring &&
-                         !may_take && !missing_.empty() && now >= from.next_poll;
-  const bool chases = !c.look_pending && may_chase(c);
-  if (wants_look || wants_map || chases) {
-    c.look_pending = true;
-    look_behind(c, chases);
-    if (chases || from.complete || from.map_pending || from.retiring)
-      return pull_task{pull_task::kind_type::header, 0};
-    from.map_pending = true;
-    return pull_task{pull_task::kind_type::map, 0};
-  }
+  if (const auto look = look_again(c, from, may_take, now)) return look;
   if (!may_take) {
     drop_slow_source(c, from, now);
     return std::nullopt;
@@ -362,6 +351,20 @@ TENSORHUB_DECL std::optional<pull_task> pull::first_look(channel_record& c, sour
   if (!from.facts.receiving || from.seen) return pull_task{pull_task::kind_type::block, 0};
   c.look_pending = true;
   return pull_task{pull_task::kind_type::header, 0};
+}
+
+TENSORHUB_DECL std::optional<pull_task> pull::look_again(channel_record& c, source_record& from,
+                                                         bool may_take, time_point now) {
+  if (c.look_pending) return std::nullopt;
+  const bool may_have_news = !from.complete && !from.map_pending && !from.retiring;
+  const bool polls = may_have_news && !may_take && !missing_.empty() && now >= from.next_poll;
+  const bool chases = may_chase(c);
+  if (!polls && !chases && !wants_header(c, may_take, now)) return std::nullopt;
+  c.look_pending = true;
+  look_behind(c, chases);
+  if (chases || !may_have_news) return pull_task{pull_task::kind_type::header, 0};
+  from.map_pending = true;
+  return pull_task{pull_task::kind_type::map, 0};
 }
 
 TENSORHUB_DECL bool pull::may_read_ahead(const source_record& from) const {
