@@ -146,8 +146,8 @@ struct snapshot_report {
 
 /// Where a transport listens and what its peers are told, if a reference server of the list has an address
 /// that other machines can use. Unless it is told where, it listens at this machine's address on the route to
-/// that server; one that listens at all interfaces tells its peers that address. Throws `invalid_argument` if
-/// the address is not found, and if others would be told a loopback address.
+/// that server; one that listens at all interfaces tells its peers that address. Throws `disconnected` if the
+/// address is not found, and `invalid_argument` if others would be told a loopback address.
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host);
 

@@ -64,7 +64,7 @@ class any_publisher : private worker {
   /// between two of them: a snapshot is served until the second next one takes its memory (whose last readers
   /// it then waits for), or until `unpublish`. That is so for successive numbers; whoever publishes every
   /// tenth says `snapshot.every(10)`, or each snapshot takes back the one before. Costs the memory of two
-  /// shards. `busy`: a version is published in place.
+  /// shards. `still_published`: a version is published in place.
   TENSORHUB_DECL snapshot_report publish(version_number version, snapshot_mode how,
                                          std::chrono::milliseconds timeout = defaults::join_timeout);
 

@@ -137,8 +137,9 @@ class Options(TypedDict, total=False):
     "libfabric". The last two are there where their libraries are; the error says why they are not."""
     listen_host: str
     """Where readers come in: this machine's address on the network that carries the weights. The default is loopback,
-    but with a server on another machine the interface from which that server is reached. Verbs: addresses of RDMA interfaces, separated by commas; the default is the best one.
-    "same_host" has neither this option nor the next two."""
+    but with a server on another machine the interface from which that server is reached. Verbs: addresses of RDMA
+    interfaces, separated by commas; the default is the best one. "same_host" has neither this option nor the next
+    two."""
     listen_port: int
     advertised_host: str
     """The host that readers connect to, if it is not `listen_host`. With a `listen_host` of "0.0.0.0" the default is

@@ -131,7 +131,7 @@ static void exchange_in_place(const char* transport, float* weights, const char*
     WELL(tensorhub_publisher_publish(trainer, version, TENSORHUB_DEFAULT_TIMEOUT, &published, &error));
     CHECK(published.version == version && published.bytes == values * sizeof(float));
     CHECK(tensorhub_publisher_held_version(trainer) == version);
-    BADLY(tensorhub_publisher_publish(trainer, version + 1, 5000, NULL, &error), TENSORHUB_BUSY,
+    BADLY(tensorhub_publisher_publish(trainer, version + 1, 5000, NULL, &error), TENSORHUB_STILL_PUBLISHED,
           "call unpublish() first");  // it is published in place
     WELL(tensorhub_subscriber_wait(rollout, TENSORHUB_AT_LEAST, version, 20000, &found, &error));
     CHECK(found == version);
@@ -694,7 +694,7 @@ static void statuses(void) {
       TENSORHUB_UNAVAILABLE, TENSORHUB_TIMED_OUT,    TENSORHUB_BUSY,
       TENSORHUB_TORN,        TENSORHUB_GROUP_FAILED, TENSORHUB_CONTRACT_BROKEN,
       TENSORHUB_CORRUPT,     TENSORHUB_SOURCE_LOST,  TENSORHUB_DISCONNECTED};
-  for (int status = TENSORHUB_OK; status <= TENSORHUB_REFUSED; ++status) {
+  for (int status = TENSORHUB_OK; status <= TENSORHUB_STILL_PUBLISHED; ++status) {
     int expected = 0;
     for (size_t i = 0; i < sizeof may_pass / sizeof may_pass[0]; ++i) expected |= (int)may_pass[i] == status;
     CHECK(tensorhub_status_retryable((tensorhub_status)status) == expected);

@@ -154,7 +154,7 @@ class scene {
 
   [[nodiscard]] messages::status status(fuzz::input& in) {
     if (!in.once_in(4)) return {};
-    return {static_cast<errc>(in.below(21)), in.text(4)};
+    return {static_cast<errc>(in.below(23)), in.text(4)};
   }
   [[nodiscard]] messages::assignment source(fuzz::input& in) {
     messages::assignment out;

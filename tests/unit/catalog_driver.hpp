@@ -253,16 +253,13 @@ class driver {
   /// No source has had anything new for a while.
   messages::update_reply stall(incarnation worker) {
     return ask<messages::update_reply>(
-        worker,
-        messages::sources_request{
-            operation_of(worker), messages::sources_wanted::all_stalled, {}, errc::timed_out, "no news"});
+        worker, messages::sources_request{
+                    operation_of(worker), messages::sources_wanted::all_stalled, {}, {}, "no news"});
   }
   /// A shortage: the sources have had nothing new for a short while.
   messages::update_reply run_short(incarnation worker) {
     return ask<messages::update_reply>(
-        worker,
-        messages::sources_request{
-            operation_of(worker), messages::sources_wanted::short_of_chunks, {}, errc::busy, "nothing new"});
+        worker, messages::sources_request{operation_of(worker), messages::sources_wanted::short_of_chunks});
   }
   [[nodiscard]] operation_counter operation_of(incarnation worker) { return {operations_[worker]}; }
 

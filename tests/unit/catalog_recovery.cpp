@@ -630,7 +630,7 @@ TEST_CASE(
   const auto stall = [&] {
     return server.ask<messages::update_reply>(
         reader, messages::sources_request{
-                    before.operation, messages::sources_wanted::all_stalled, {}, errc::timed_out, "no news"});
+                    before.operation, messages::sources_wanted::all_stalled, {}, {}, "no news"});
   };
   const auto early = stall();
   CHECK_MESSAGE(early.result.ok(), early.result.sentence);
@@ -670,8 +670,7 @@ TEST_CASE("recovery: what an earlier server granted above the credits is not exc
   server.pass_alive(1200ms, all);
   server.clear();
   const auto reply = server.ask<messages::update_reply>(
-      last, messages::sources_request{
-                {3}, messages::sources_wanted::short_of_chunks, {}, errc::busy, "nothing new"});
+      last, messages::sources_request{{3}, messages::sources_wanted::short_of_chunks});
   CHECK_MESSAGE(reply.result.ok(), reply.result.sentence);
   CHECK_FALSE(server.push<messages::reassign_push>(last).has_value());
   CHECK(server.core.record_of(trainer)->as_source.load == 2);

@@ -52,7 +52,7 @@ struct row {
   out.push_back({"publish", messages::publish_request{{}, server.reference(2)}, right::publish});
   out.push_back({"unpublish", messages::unpublish_request{1, 1, {}}, {}});
   out.push_back({"update", server.update_message({1}), right::read});
-  out.push_back({"source_failed", messages::sources_request{}, right::read});
+  out.push_back({"sources", messages::sources_request{}, right::read});
   out.push_back({"receiving", messages::receiving_request{}, {}});
   out.push_back({"lease_released", messages::lease_released_request{}, {}});
   out.push_back({"finish", messages::finish_request{}, {}});

@@ -152,7 +152,7 @@ TEST_CASE("session: the latest version does not go backwards") {
 
 // ---- publish and unpublish
 
-TEST_CASE("session: publish holds the version; a second one before unpublish is busy by name") {
+TEST_CASE("session: publish holds the version; a second one before unpublish is refused by name") {
   driver worker;
   worker.join();
   worker.hold(3);

@@ -79,24 +79,33 @@ TENSORHUB_DECL std::size_t servers_of(const worker_options& options) {
 
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host) {
-  if (!advertised_host.empty() || options_detail::remote_servers(options).empty()) return;
-  const bool is_told = !listen_host.empty();
-  if (is_told && !detail::is_local_host(listen_host)) return;
-  const auto refuse = [&](const std::string& why) {
+  const auto refuse = [&](errc code, const std::string& why) {
     throw error(
-        errc::invalid_argument,
+        code,
         why + ": the reference server '" + options.server +
-            "' is on another machine, and readers of other machines need an address of this one: set " +
-            "listen_host, or advertised_host",
+            "' has no loopback address, and readers of other machines need an address of this one: set "
+            "listen_host, or advertised_host; or, if all are on this machine, name the server by "
+            "127.0.0.1",
         context_of(options));
   };
-  if (is_told && !detail::is_every_interface(listen_host))
-    refuse("the data port would be at '" + listen_host + "', which only this machine can use");
+  const bool is_told = !advertised_host.empty();
+  const bool listens = !listen_host.empty();
+  if (options_detail::remote_servers(options).empty()) return;
+  if (listens && (is_told || !detail::is_local_host(listen_host))) return;
+  if (listens && !detail::is_every_interface(listen_host))
+    refuse(errc::invalid_argument,
+           "the data port would be at '" + listen_host + "', which only this machine can use");
   std::string own = options_detail::host_towards_server(options);
-  if (own.empty()) refuse("no route to the reference server was found, or its name has no address here");
-  if (detail::is_local_host(own))
-    refuse("the reference server is reached from '" + own + "', which only this machine can use");
-  (is_told ? advertised_host : listen_host) = std::move(own);
+  const bool is_of_use = !own.empty() && !detail::is_local_host(own);
+  if (!is_told && own.empty())
+    refuse(errc::disconnected, "no route to the reference server was found, or its name has no address here");
+  if (!is_told && !is_of_use)
+    refuse(errc::invalid_argument,
+           "the reference server is reached from '" + own + "', which only this machine can use");
+  if (!listens && is_of_use)
+    listen_host = std::move(own);
+  else if (!is_told)
+    advertised_host = std::move(own);
 }
 
 TENSORHUB_DECL worker_options validated(worker_options options) {

@@ -49,7 +49,8 @@ class session : public session_detail::operations {
   /// Several may run at once; each ends by its own deadline.
   session_ticket join(time_point now, time_point deadline);
 
-  /// Pre-condition: no version is published; call `unpublish` first. Otherwise the call ends with `busy`.
+  /// Pre-condition: no version is published; call `unpublish` first. Otherwise it ends with
+  /// `still_published`.
   session_ticket leave(time_point now, time_point deadline);
 
   /// Ends a call of `join` with this reason, if it still runs. The worker may join all the same.

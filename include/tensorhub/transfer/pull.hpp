@@ -268,8 +268,8 @@ class pull {
   /// A receiving source may not have begun yet. Its header is read until it is the header of the lease.
   [[nodiscard]] std::optional<pull_task> first_look(channel_record& c, source_record& from, time_point now);
 
-  /// Confirms what has arrived, asks a receiving source for news, or chases the last chunks. `may_take`: there
-  /// is a chunk to take from the source.
+  /// Confirms what has arrived, asks a receiving source for news, or chases the last chunks. `may_take`: it
+  /// has a chunk to take.
   [[nodiscard]] std::optional<pull_task> look_again(channel_record& c, source_record& from, bool may_take,
                                                     time_point now);
 

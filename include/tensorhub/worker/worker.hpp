@@ -205,8 +205,8 @@ class worker {
   /// are held. Their numbers may be published again, with other bytes. Updates that read one of them fail as
   /// `unavailable`, its holders serve it no more, and `latest` is what is left. Of a trainer of several
   /// shards one calls this, or each before it publishes again. A server that has just started and knows of no
-  /// later version waits first for those that may hold one (`recovery_grace`). `busy`: this worker has
-  /// published a later version itself; `limit_exceeded`: limits::rollbacks.
+  /// later version waits first for those that may hold one (`recovery_grace`). `still_published`: this worker
+  /// has published a later version itself; `limit_exceeded`: limits::rollbacks.
   TENSORHUB_DECL void roll_back_to(version_number version,
                                    std::chrono::milliseconds timeout = defaults::join_timeout);
   /// Host memory in which this worker keeps retained versions for others (worker/offloads.hpp).

@@ -2,7 +2,8 @@
 
     policy.generation.refit_transport: "tensorhub.integrations.nemo_rl:TensorHubCheckpointEngine"
 
-and the fields of `HubWeights` in the configuration of that name: `server` at least, and on several machines `location`.
+and the fields of `HubWeights` in the configuration of that name: `server` at least, and a `location` where there are
+several datacenters or racks.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 /// |-----------------------------------------------|----------------------------------|--------------------|
 /// | join                                          | read, publish                    | model and replica  |
 /// | publish                                       | publish                          | its worker's       |
-/// | update, source_failed, wait                   | read                             | its worker's       |
+/// | update, sources, wait                         | read                             | its worker's       |
 /// | holding                                       | read, publish                    | its worker's       |
 /// | retain; `manage` of retention                 | retain; to roll back: publish    | its worker's; model|
 /// | list, describe, why, stuck                    | read, publish, look              | model              |

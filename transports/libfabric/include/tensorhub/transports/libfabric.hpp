@@ -9,7 +9,8 @@
 ///
 /// Security: a source with `require_capability` (a worker calls it) accepts only readers that show a
 /// capability. Its provider checks each read's key (64 random bits, if the provider permits a chosen key) and
-/// its bounds. Nothing is encrypted. The default interface is loopback.
+/// its bounds. Nothing is encrypted. The default interface is loopback, or that towards a reference server
+/// on another machine.
 ///
 /// fork(2): libfabric starts threads and keeps state per process. Construct the first transport object after
 /// the fork, not before it.
