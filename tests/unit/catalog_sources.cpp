@@ -229,6 +229,19 @@ TEST_CASE("catalog: a reader that has stalled gets more sources than it has chun
   s.server.check_rules();
 }
 
+TEST_CASE("catalog: a reader that has stalled tries the source again that has failed it") {
+  scene s;
+  const auto first = s.server.start_shown(s.a);
+  const auto second = s.server.start_shown(s.b);
+  REQUIRE(second.size() == 2);
+  REQUIRE(second[1].source == s.trainer);
+  s.server.lose_source(s.a, first[0], errc::transport_failed);
+  s.server.lose_source(s.b, second[1], errc::transport_failed);  // now they read from each other alone
+  const auto again = s.server.stall(s.b).sources;
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].source == s.trainer);
+}
+
 TEST_CASE("catalog: a reader of few chunks has one of its sources outside its rack") {
   const location rack{.datacenter = "d", .rack = "r1"};
   workers_of_one_chunk s{3, rack};
