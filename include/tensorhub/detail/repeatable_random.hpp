@@ -16,12 +16,12 @@ class repeatable_random {
   explicit constexpr repeatable_random(std::uint64_t seed) noexcept
       : state_{(seed + 1) * 0x9e3779b97f4a7c15ull | 1} {}
 
-  /// 48 bits.
+  /// 56 bits.
   constexpr std::uint64_t operator()() noexcept {
     state_ ^= state_ >> 12;
     state_ ^= state_ << 25;
     state_ ^= state_ >> 27;
-    return state_ * 0x2545f4914f6cdd1dull >> 16;
+    return state_ * 0x2545f4914f6cdd1dull >> 8;
   }
 
  private:
