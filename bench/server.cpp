@@ -324,6 +324,24 @@ std::size_t wanted_connections(int argc, char** argv) {
   return 0;
 }
 
+void print_goals(bench::comparison& rivals, const std::vector<std::size_t>& sizes) {
+  for (const std::size_t workers : sizes) {
+    const std::string suffix = std::to_string(workers) + " workers";
+    rivals.goal("updates/s, " + suffix + ", over the bare ROUTER's",
+                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix}, "updates/s", true),
+                0.7);
+    // In the rates the one client thread, which both have, hides a part of what the server costs.
+    rivals.goal("cpu per update, " + suffix + ", of the bare ROUTER's over ours",
+                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix},
+                             "server cpu us/update", false),
+                0.2);
+    rivals.goal("cpu per update, " + suffix + ", CURVE alone over with rights",
+                rivals.ratio("the same with rights and patterns, " + suffix,
+                             {"reference server with CURVE, " + suffix}, "server cpu us/update", false),
+                0.95);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -348,10 +366,10 @@ int main(int argc, char** argv) {
   bench::comparison rivals{
       given, "reference server against a bare ROUTER loop",
       "one update is three exchanges (update, finish, unpublish); every worker has one DEALER connection and "
-      "starts "
-      "its next update at once; the same client thread drives both; the bare loop answers with canned frames "
-      "of the "
-      "same sizes; turns of 1 s, 1 warming round, then 7; medians; CPU of the server process by getrusage"};
+      "starts its next update at once; the same client thread drives both; the bare loop answers with canned "
+      "frames of the same sizes; turns of 1 s, 1 warming round, then 7; medians; CPU of the server process "
+      "by "
+      "getrusage"};
   std::vector<std::unique_ptr<crowd>> crowds;
   for (std::size_t i = 0; i < servers.size(); ++i) {
     const std::size_t workers = sizes[i / rows.size()];
@@ -370,20 +388,6 @@ int main(int argc, char** argv) {
   }
   rivals.run(given.smoke ? 1 : 7);
   rivals.print({"updates/s", "server cpu us/update", "messages/update"});
-  for (const std::size_t workers : sizes) {
-    const std::string suffix = std::to_string(workers) + " workers";
-    rivals.goal("updates/s, " + suffix + ", over the bare ROUTER's",
-                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix}, "updates/s", true),
-                0.7);
-    // In the rates the one client thread, which both have, hides a part of what the server costs.
-    rivals.goal("cpu per update, " + suffix + ", of the bare ROUTER's over ours",
-                rivals.ratio("reference server, " + suffix, {"bare ROUTER, " + suffix},
-                             "server cpu us/update", false),
-                0.2);
-    rivals.goal("cpu per update, " + suffix + ", CURVE alone over with rights",
-                rivals.ratio("the same with rights and patterns, " + suffix,
-                             {"reference server with CURVE, " + suffix}, "server cpu us/update", false),
-                0.95);
-  }
+  print_goals(rivals, sizes);
   rivals.write_json(given.json_path);
 }

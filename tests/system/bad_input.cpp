@@ -212,13 +212,17 @@ TEST_CASE("nobody at the server's address: a sentence within the join time-out")
 }
 
 TEST_CASE("a server's host that has no address is told from a server that does not answer") {
-  auto options = who_here("tcp://" + std::string(64, 'x') + ":5570", "trainer-0");  // too long for a name
+  const std::string server = "tcp://" + std::string(64, 'x') + ":5570";  // too long for a name
+  auto options = who_here(server, "trainer-0");
   options.join_timeout = 3s;
-  trainer source{options};
   std::string sentence;
+  CHECK(code_of([&] { const trainer source{options}; }, &sentence) == errc::disconnected);
+  CHECK(contains(sentence, "its name has no address here"));
+  CHECK(contains(sentence, "tcp://xxxx"));
+  trainer source{options, 1000, {.advertised_host = "127.0.0.1"}};  // needs no address of this machine
   CHECK(code_of([&] { source.worker.publish(1); }, &sentence) == errc::disconnected);
   CHECK(contains(sentence, "the host in tcp://xxxx"));
-  tensorhub::server_client client{{.server = options.server}};
+  tensorhub::server_client client{{.server = server}};
   CHECK(code_of([&] { static_cast<void>(client.list({}, 3s)); }, &sentence) == errc::disconnected);
   CHECK(contains(sentence, "the host in tcp://xxxx"));
 }

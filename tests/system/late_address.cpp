@@ -78,24 +78,6 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
     const tcp::options by_name{.advertised_host = "node-7", .names_in_addresses = true};
     CHECK(told(server, by_name) == "tcp://node-7");
   }
-  SUBCASE("where it listens, if what its peers are told is given") {
-    const std::string own = network_address();
-    if (own.empty()) {
-      std::cout << "SKIPPED: system.late_address: this machine has no address but loopback\n";
-      return;
-    }
-    const auto listens = [](const std::string& server, std::string host) {
-      std::string advertised = "10.9.8.7";
-      tensorhub::make_reachable(who_here(server, "trainer-0"), host, advertised);
-      CHECK(advertised == "10.9.8.7");
-      return host;
-    };
-    CHECK(listens("tcp://" + own + ":5570", "") == own);
-    CHECK(listens("tcp://" + own + ":5570", "127.0.0.1") == "127.0.0.1");
-    CHECK(listens("tcp://" + own + ":5570", "0.0.0.0") == "0.0.0.0");
-    CHECK(listens("tcp://127.0.0.1:5570", "") == "");
-    CHECK(listens("tcp://[fe80::1]:5570", "") == "");  // there is no route
-  }
   SUBCASE("refused") {
     const auto refusal = [&](const std::string& server, const tcp::options& through,
                              errc code = errc::invalid_argument) {
@@ -114,6 +96,25 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
     // A name of 127.0.0.1, as Debian's /etc/hosts has one for the machine itself.
     CHECK(contains(refusal("tcp://0x7f.1:5570", {}), "which only this machine can use"));
   }
+}
+
+TEST_CASE("a worker that is told what its peers are told listens where they can reach it") {
+  const std::string own = network_address();
+  if (own.empty()) {
+    std::cout << "SKIPPED: system.late_address: this machine has no address but loopback\n";
+    return;
+  }
+  const auto listens = [](const std::string& server, std::string host) {
+    std::string advertised = "10.9.8.7";
+    tensorhub::make_reachable(who_here(server, "trainer-0"), host, advertised);
+    CHECK(advertised == "10.9.8.7");
+    return host;
+  };
+  CHECK(listens("tcp://" + own + ":5570", "") == own);
+  CHECK(listens("tcp://" + own + ":5570", "127.0.0.1") == "127.0.0.1");
+  CHECK(listens("tcp://" + own + ":5570", "0.0.0.0") == "0.0.0.0");
+  CHECK(listens("tcp://127.0.0.1:5570", "") == "");
+  CHECK(listens("tcp://[fe80::1]:5570", "") == "");  // there is no route
 }
 
 TEST_CASE("the address that readers are told is the one after registration") {
