@@ -114,6 +114,7 @@ TEST_CASE("a worker that is told what its peers are told listens where they can 
   CHECK(listens("tcp://" + own + ":5570", "127.0.0.1") == "127.0.0.1");
   CHECK(listens("tcp://" + own + ":5570", "0.0.0.0") == "0.0.0.0");
   CHECK(listens("tcp://127.0.0.1:5570", "") == "");
+  CHECK(listens("ipc://server.socket", "") == "");
   CHECK(listens("tcp://[fe80::1]:5570", "") == "");  // there is no route
 }
 

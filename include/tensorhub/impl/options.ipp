@@ -32,7 +32,8 @@ TENSORHUB_DECL std::vector<std::string> remote_servers(const worker_options& opt
   constexpr std::string_view scheme = "tcp://";
   std::vector<std::string> out;
   for (const std::string& server : detail::split_list(servers_of_model(options))) {
-    if (!detail::is_server_address(server, 1)) continue;  // the control connection refuses it
+    // The control connection refuses what is no address.
+    if (!server.starts_with(scheme) || !detail::is_server_address(server, 1)) continue;
     const std::string_view host_and_port = std::string_view{server}.substr(scheme.size());
     if (!detail::is_local_host(host_and_port.substr(0, host_and_port.rfind(':'))))
       out.emplace_back(host_and_port);
