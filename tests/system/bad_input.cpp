@@ -80,7 +80,7 @@ TEST_CASE("wrong options are refused before anything starts") {
   CHECK(refused(options) == errc::invalid_argument);
   for (const std::string address : {"not an address", "127.0.0.1:5570", "tcp://127.0.0.1", "tcp://10.0.0.1",
                                     "tcp://[::1]", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536",
-                                    "tcp://127.0.0.1:port", "tcp://10.0.0.1:5570,tcp://10.0.0.2"}) {
+                                    "tcp://127.0.0.1:port", "tcp://127.0.0.1:5570,tcp://10.0.0.2"}) {
     CAPTURE(address);
     CHECK(refused(who(address, "trainer-0")) == errc::invalid_argument);
   }
