@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "hostile.hpp"
 #include "hub.hpp"
 #include "support/child_process.hpp"
 
@@ -153,6 +154,28 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
 
   exporter.forget(reader.worker);
   CHECK_FALSE(scrape(exporter).contains("tensorhub_updates_total" + me + ",result=\"ok\"}"));
+}
+
+TEST_CASE("prometheus: what readers ask sources for is told by its reasons") {
+  namespace m = tensorhub::messages;
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.publish(1);
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(server);
+  liar reader{server.address()};
+  reader.join("rollout-0");
+  const auto ask = [&](m::sources_wanted why, int times) {
+    for (int i = 0; i < times; ++i)
+      static_cast<void>(reader.ask<m::update_reply>(m::sources_request{{1}, why, {1}, errc::corrupt, {}}));
+  };
+  ask(m::sources_wanted::one_failed, 1);
+  ask(m::sources_wanted::all_stalled, 2);
+  ask(m::sources_wanted::short_of_chunks, 3);
+  const samples seen = scrape_until(exporter, "tensorhub_server_shortages_total", 3);
+  CHECK(value(seen, "tensorhub_server_sources_exchanged_total") == 0);
+  CHECK(value(seen, "tensorhub_server_stalls_total") == 2);
+  CHECK(value(seen, "tensorhub_server_sources_failed_total{reason=\"corrupt\"}") == 1);
 }
 
 TEST_CASE("prometheus: of a subscriber that stages both workers are shown") {
