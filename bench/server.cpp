@@ -367,9 +367,7 @@ int main(int argc, char** argv) {
       given, "reference server against a bare ROUTER loop",
       "one update is three exchanges (update, finish, unpublish); every worker has one DEALER connection and "
       "starts its next update at once; the same client thread drives both; the bare loop answers with canned "
-      "frames of the same sizes; turns of 1 s, 1 warming round, then 7; medians; CPU of the server process "
-      "by "
-      "getrusage"};
+      "frames of the same sizes; turns of 1 s, 1 warming round, then 7; medians; CPU of the server process"};
   std::vector<std::unique_ptr<crowd>> crowds;
   for (std::size_t i = 0; i < servers.size(); ++i) {
     const std::size_t workers = sizes[i / rows.size()];

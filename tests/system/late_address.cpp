@@ -98,7 +98,7 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
   }
 }
 
-TEST_CASE("a worker that is told what its peers are told listens where they can reach it") {
+TEST_CASE("a worker with an advertised host listens where its peers can reach it") {
   const std::string own = network_address();
   if (own.empty()) {
     std::cout << "SKIPPED: system.late_address: this machine has no address but loopback\n";

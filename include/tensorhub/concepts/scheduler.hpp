@@ -43,12 +43,12 @@ struct source_query {
   shard_of shard{};
   /// Zero: the query is for its upstream. (In an exchange it is not, though the source becomes the upstream.)
   std::uint32_t sources_held = 0;
-  /// How many it can use, of those that `limits` allows: one more than its shard has chunks, unless it has
-  /// run out of new chunks.
-  std::uint32_t sources_useful = UINT32_MAX;
   std::uint32_t sources_nearby = 0;  ///< how many of these are on its host or in its rack
   /// One of these is on its host and has every chunk, and the reader has not run out of new chunks.
   bool served_on_host = false;
+  /// How many sources it can use, of those that `limits` allows: one more than its shard has chunks, unless
+  /// it has run out of new chunks.
+  std::uint32_t sources_useful = UINT32_MAX;
   bool may_displace = false;  ///< the reader may displace another reader of a source
 };
 

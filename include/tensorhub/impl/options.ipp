@@ -81,13 +81,12 @@ TENSORHUB_DECL std::size_t servers_of(const worker_options& options) {
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host) {
   const auto refuse = [&](errc code, const std::string& why) {
-    throw error(
-        code,
-        why + ": the reference server '" + options.server +
-            "' has no loopback address, and readers of other machines need an address of this one: set "
-            "listen_host, or advertised_host; or, if all are on this machine, name the server by "
-            "127.0.0.1",
-        context_of(options));
+    throw error(code,
+                why + ": the reference server is '" + options.server +
+                    "', which other machines may reach, and their readers need an address of this one: "
+                    "set listen_host, or advertised_host; or, if all are on this machine, name the server "
+                    "by 127.0.0.1",
+                context_of(options));
   };
   const bool is_told = !advertised_host.empty();
   const bool listens = !listen_host.empty();
@@ -98,15 +97,16 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
            "the data port would be at '" + listen_host + "', which only this machine can use");
   std::string own = options_detail::host_towards_server(options);
   const bool is_of_use = !own.empty() && !detail::is_local_host(own);
-  if (!is_told && own.empty())
+  if (is_told) {
+    if (is_of_use) listen_host = std::move(own);
+    return;
+  }
+  if (own.empty())
     refuse(errc::disconnected, "no route to the reference server was found, or its name has no address here");
-  if (!is_told && !is_of_use)
+  if (!is_of_use)
     refuse(errc::invalid_argument,
            "the reference server is reached from '" + own + "', which only this machine can use");
-  if (!listens && is_of_use)
-    listen_host = std::move(own);
-  else if (!is_told)
-    advertised_host = std::move(own);
+  (listens ? advertised_host : listen_host) = std::move(own);
 }
 
 TENSORHUB_DECL worker_options validated(worker_options options) {

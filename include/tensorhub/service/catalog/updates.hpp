@@ -133,7 +133,7 @@ class updates {
     // The worker does not wait for the answer to its call, or to an earlier report, any more.
     if (const request_sequence given_up = std::exchange(member->sequence, {}); given_up)
       worker.requests.answers.erase(given_up.value);
-    messages::status failure = failure_of(worker, *operation, request);
+    const messages::status failure = failure_of(worker, *operation, request);
     if (failure.ok())
       finish_member(worker, *operation, *member, sequence, request.version);
     else
@@ -671,7 +671,7 @@ class updates {
     operation_state* operation = nullptr;  ///< null: it is not known, or nobody waits for its end
     messages::status room{};  ///< not ok: an earlier server decided it, and there is no room for it
   };
-  /// The call whose end the worker reports.
+  /// The call whose end the worker reports. Opens it if an earlier server has decided it.
   [[nodiscard]] reported_call find_reported(worker_state& worker, request_sequence sequence,
                                             const messages::finish_request& request) {
     reported_call out;
@@ -688,7 +688,7 @@ class updates {
     if (out.operation != nullptr && out.operation->is_publish) out.operation = nullptr;
     return out;
   }
-  /// What the worker's memory holds after a call that has ended; `call`: null if that is not known.
+  /// Notes what the worker's memory holds now that a call has ended. `call`: null if that is not known.
   void settle_memory(worker_state& worker, operation_state* call, const messages::finish_request& request) {
     if (const auto found = core_.lingered.find(worker.id);
         found != core_.lingered.end() && request.result.ok() && request.operation > found->second)
