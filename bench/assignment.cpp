@@ -98,9 +98,9 @@ class large_model {
     messages::join_request join;
     join.model = "policy";
     join.replica = "replica-" + std::to_string(replica);
-    join.place = {.datacenter = "eu-1",
-                  .rack = "rack-" + std::to_string(replica / 32),
-                  .host = "host-" + std::to_string(replica / 8)};
+    join.location = {.datacenter = "eu-1",
+                     .rack = "rack-" + std::to_string(replica / 32),
+                     .host = "host-" + std::to_string(replica / 8)};
     join.consistency = tensorhub::group_consistent::name;
     join.layout_digest = shape_.digest();
     join.chunk_bytes = shape_.chunk_bytes();

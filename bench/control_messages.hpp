@@ -22,7 +22,7 @@ namespace bench {
   tensorhub::messages::join_request join;
   join.model = "model";
   join.replica = "replica-" + std::to_string(worker);
-  join.place.host = "host-" + std::to_string(worker % 16);
+  join.location.host = "host-" + std::to_string(worker % 16);
   join.spot = true;
   join.transport = "tcp";
   join.consistency = tensorhub::group_consistent::name;

@@ -47,7 +47,7 @@ void one_version(benchmark::State& state) {
     for (std::size_t i = 0; i < readers; ++i)
       network.add(
           {.replica = "rollout-" + std::to_string(i),
-           .place = {.rack = "rack-" + std::to_string(i / 32), .host = "host-" + std::to_string(i / 8)}});
+           .location = {.rack = "rack-" + std::to_string(i / 32), .host = "host-" + std::to_string(i / 8)}});
     bool published = false;
     network.publish(trainer, 1, [&] { published = true; });
     network.run([&] { return published && network.server().worker_count() == readers + 1; });

@@ -90,7 +90,7 @@ class remote {
   }
 
   [[nodiscard]] const course& seen() const { return seen_; }
-  [[nodiscard]] std::uint64_t model_bytes() { return run_.network().shape().bytes(); }
+  [[nodiscard]] std::uint64_t model_bytes() { return run_.network().shard_layout().bytes(); }
   [[nodiscard]] std::string name() const {
     return how_ == way::everybody_crosses ? "everybody crosses"
            : how_ == way::one_seed        ? "one seed"

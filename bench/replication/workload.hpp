@@ -63,7 +63,7 @@ class field {
   [[nodiscard]] double now() { return to_seconds(fleet_.events().now() - time_point{}); }
 
   replica add(const std::string& name, const location& place = {}, bool spot = false) {
-    return add(fleet_member_options{.replica = name, .place = place, .spot = spot});
+    return add(fleet_member_options{.replica = name, .location = place, .spot = spot});
   }
   /// One worker like this for each shard.
   replica add(fleet_member_options like) {
@@ -120,7 +120,7 @@ class field {
   [[nodiscard]] double sent_models(const replica& who) {
     double sent = 0;
     for (const member* each : who) sent += static_cast<double>(fleet_.network().sent_bytes(each->host()));
-    return sent / (static_cast<double>(fleet_.shape().bytes()) * static_cast<double>(who.size()));
+    return sent / (static_cast<double>(fleet_.shard_layout().bytes()) * static_cast<double>(who.size()));
   }
 
  private:

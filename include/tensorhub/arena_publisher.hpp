@@ -48,7 +48,7 @@ class any_arena_publisher : private worker {
   using worker::list;
   using worker::offloaded_bytes;
   using worker::self;
-  using worker::shape;
+  using worker::shard_layout;
   using worker::statistics;
   using worker::stuck;
   using worker::wait;

@@ -48,7 +48,8 @@ struct worker_options {
   std::optional<client_security> security{};  ///< CURVE with these keys; as the server has it, or not
   /// Host memory in which this worker may keep retained versions for others (worker/offloads.hpp). Each
   /// worker of a process has this limit for itself (one that stages is two, a publisher with snapshots
-  /// three); memory that waits a minute for the next order comes on top.
+  /// three); memory that waits a minute for the next order comes on top. A version for which the machine, or
+  /// the control group of the process, has no memory available then is refused in any case.
   std::uint64_t offload_limit_bytes = UINT64_MAX;
   bool spot = false;                                  ///< may vanish: serves, but is never relied upon
   std::uint64_t chunk_bytes = defaults::chunk_bytes;  ///< the same for all workers of a model
@@ -147,7 +148,8 @@ struct snapshot_report {
 /// Where a transport listens and what its peers are told, if a reference server of the list has an address
 /// that other machines can use. Unless it is told where, it listens at this machine's address on the route to
 /// that server; one that listens at all interfaces tells its peers that address. Throws `disconnected` if the
-/// address is not found, and `invalid_argument` if others would be told a loopback address.
+/// address is not found within `join_timeout`, and `invalid_argument` if only this machine could use it. Of a
+/// transport that is told both hosts, or to advertise a loopback address, nothing is asked.
 TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& listen_host,
                                    std::string& advertised_host);
 

@@ -44,7 +44,7 @@ class any_publisher : private worker {
   using worker::retain;
   using worker::roll_back_to;
   using worker::self;
-  using worker::shape;
+  using worker::shard_layout;
   using worker::stuck;
   using worker::wait;
   using worker::why;

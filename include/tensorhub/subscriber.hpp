@@ -200,7 +200,7 @@ class any_subscriber {
   // ---- what it is, and what it has done
 
   [[nodiscard]] TENSORHUB_DECL incarnation self() const noexcept;
-  [[nodiscard]] TENSORHUB_DECL const layout& shape() const noexcept;
+  [[nodiscard]] TENSORHUB_DECL const layout& shard_layout() const noexcept;
   /// Of both workers together, where there are two, as `offloaded_bytes`.
   [[nodiscard]] TENSORHUB_DECL registration_cost cost() const noexcept;
   [[nodiscard]] TENSORHUB_DECL std::uint64_t offloaded_bytes() const;

@@ -43,7 +43,7 @@ violations nearest_class_is_chosen() {
     const std::uint32_t most = std::min(limits.sources, call.query.sources_useful);
     const bool enough_nearby = call.query.sources_held > 0 && call.query.sources_nearby + 1 >= most;
     const auto distance = [&](const source_candidate& c) {
-      const locality nominal = locality_between(*call.query.place, *c.place);
+      const locality nominal = locality_between(*call.query.location, *c.location);
       const bool is_too_near = enough_nearby && nominal < locality::same_datacenter;
       return static_cast<int>(nominal) + (is_too_near ? 10 : 0);
     };
@@ -56,7 +56,7 @@ violations nearest_class_is_chosen() {
                    "a free one of the same class was there (seed " + std::to_string(seed) + ")");
       if (is_full(other) != is_full(chosen)) continue;
       const auto is_partial_here = [&](const source_candidate& c) {
-        return locality_between(*call.query.place, *c.place) == locality::same_host &&
+        return locality_between(*call.query.location, *c.location) == locality::same_host &&
                c.chunks_held < c.chunks;
       };
       seen.require(is_partial_here(other) || !is_partial_here(chosen),

@@ -100,7 +100,7 @@ source_choice first_free(candidates from, std::size_t place) noexcept {
 }
 /// The choice depends on an address, which a copy of the same question does not share.
 source_choice by_address(const source_query& query, candidates from, source_choice) noexcept {
-  return first_free(from, reinterpret_cast<std::uintptr_t>(query.place) >> 4);
+  return first_free(from, reinterpret_cast<std::uintptr_t>(query.location) >> 4);
 }
 source_choice more_than_the_credits(const source_query&, candidates from, source_choice honest) noexcept {
   return !honest.index && !from.empty() ? source_choice{0, "one more"} : honest;

@@ -32,7 +32,7 @@ struct speaker {
   std::vector<lease_id> leases{};  ///< the latest ones
   std::string replica{};
   shard_of shard{};
-  location place{};
+  tensorhub::location location{};
   bool is_dead = false;  ///< the server has said so
 };
 
@@ -45,7 +45,7 @@ class scene {
       each.id = {100 + i};
       each.replica = "r" + std::to_string(i / 2);
       each.shard = {static_cast<std::uint32_t>(i % 2), 2};
-      each.place.datacenter = i < 6 ? "here" : "there";
+      each.location.datacenter = i < 6 ? "here" : "there";
       say(each, join_of(each));
     }
   }
@@ -138,7 +138,7 @@ class scene {
     join.model = "policy";
     join.replica = from.replica;
     join.shard = from.shard;
-    join.place = from.place;
+    join.location = from.location;
     join.consistency = Consistency::name;
     join.transport = "tcp";
     join.integrity = "xxh3_128";
@@ -181,7 +181,7 @@ class scene {
     }
     if (join.held) join.held->open = in.once_in(4);
     if (in.once_in(3)) join.operation = {in.number()};
-    if (in.once_in(8)) join.place.datacenter = in.text(1);
+    if (in.once_in(8)) join.location.datacenter = in.text(1);
     for (std::size_t count = in.below(4); count > 0; --count) {
       messages::assignment& old = join.reading.emplace_back();
       old.operation = operation(in, from);

@@ -169,7 +169,7 @@ class server_that_crosses_often : public simulated_server {
   using simulated_server::simulated_server;
   void receive(time_point now, const messages::envelope& received) override {
     messages::envelope message = received;
-    if (auto* join = get_if<messages::join_request>(&message.body)) join->place.datacenter = join->replica;
+    if (auto* join = get_if<messages::join_request>(&message.body)) join->location.datacenter = join->replica;
     catalog::receive(now, message);
   }
 };

@@ -52,7 +52,7 @@ class spread {
       : network{options, std::move(scheduler)}, rules{network}, trainer{network.add({.replica = "trainer"})} {
     places.resize(readers, places.back());
     for (std::size_t i = 0; i < readers; ++i)
-      rollouts.push_back(&network.add({.replica = "rollout-" + std::to_string(i), .place = places[i]}));
+      rollouts.push_back(&network.add({.replica = "rollout-" + std::to_string(i), .location = places[i]}));
     publish(trainer);
   }
 
@@ -76,7 +76,7 @@ class spread {
   }
   [[nodiscard]] double trainer_models() {
     return static_cast<double>(network.network().sent_bytes(trainer.host())) /
-           static_cast<double>(network.shape().bytes());
+           static_cast<double>(network.shard_layout().bytes());
   }
   [[nodiscard]] history seen() {
     return {ends, network.events().executed(), network.network().sent_bytes(trainer.host()),
@@ -166,7 +166,7 @@ TEST_CASE("exactly one model crosses into the second datacenter") {
   run.update_all();
   run.finish();
   CHECK(run.rules.succeeded() == readers);
-  CHECK(run.network.network().carried_bytes("", "far") == run.network.shape().bytes());
+  CHECK(run.network.network().carried_bytes("", "far") == run.network.shard_layout().bytes());
   CHECK(run.network.network().carried_bytes("far", "") == 0);
   CHECK(run.rules.max_seeds() == 1);
   CHECK(run.trainer_models() <= 2.5);  // one for here, one for there
@@ -218,7 +218,7 @@ TEST_CASE("the seed of a second datacenter is killed: another one takes over") {
   CHECK(run.rules.max_seeds() == 1);
   // What the dead one had and nobody else crosses again: the other readers had nearly all of it.
   const double crossed = static_cast<double>(run.network.network().carried_bytes("", "far")) /
-                         static_cast<double>(run.network.shape().bytes());
+                         static_cast<double>(run.network.shard_layout().bytes());
   CHECK(crossed >= 1);
   CHECK(crossed <= 1.2);
 }

@@ -71,7 +71,8 @@ TEST_CASE("the same, beside what is live") {
   trainer source{who(server.address(), "trainer-0")};
   source.publish(1);
   gated_double reader{who(server.address(), "rollout-0")};
-  for (const auto& each : source.worker.shape().tensors()) reader.add(each.name, each.shape, each.type);
+  for (const auto& each : source.worker.shard_layout().tensors())
+    reader.add(each.name, each.shape, each.type);
   auto first = reader.stage_async(latest, 20s);
   auto arriving = first.tensors();
   std::optional<tensorhub::arrived_tensor> mapped = arriving.next(20s);

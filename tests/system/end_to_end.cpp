@@ -194,7 +194,7 @@ TEST_CASE("update_async: progress, result, cancel") {
   const auto progress = running.progress();
   CHECK(progress.done);
   CHECK(progress.bytes == progress.total_bytes);
-  CHECK(progress.total_bytes == reader.worker.shape().bytes());
+  CHECK(progress.total_bytes == reader.worker.shard_layout().bytes());
   CHECK(reader.memory.holds(1));
 }
 

@@ -55,8 +55,11 @@ using late_hub = tensorhub::hub<late>;
 
 TEST_CASE("a worker tells its peers an address that other machines can use, or is refused") {
   using worker = worker_of_both_doors;
-  const auto told = [](const std::string& server, const tcp::options& through) {
-    member<worker> one{who_here(server, "trainer-0"), 1000, through};
+  const auto told = [](const std::string& server, const tcp::options& through,
+                       std::chrono::milliseconds patience = 10s) {
+    auto options = who_here(server, "trainer-0");
+    options.join_timeout = patience;
+    member<worker> one{options, 1000, through};
     const std::string address = one.worker.data().address().text;
     return address.substr(0, address.rfind(':'));
   };
@@ -82,7 +85,7 @@ TEST_CASE("a worker tells its peers an address that other machines can use, or i
     const auto refusal = [&](const std::string& server, const tcp::options& through,
                              errc code = errc::invalid_argument) {
       try {
-        return "told " + told(server, through);
+        return "told " + told(server, through, 300ms);
       } catch (const tensorhub::error& e) {
         CHECK(e.code() == code);
         return e.sentence();
@@ -104,10 +107,12 @@ TEST_CASE("a worker with an advertised host listens where its peers can reach it
     std::cout << "SKIPPED: system.late_address: this machine has no address but loopback\n";
     return;
   }
-  const auto listens = [](const std::string& server, std::string host) {
-    std::string advertised = "10.9.8.7";
-    tensorhub::make_reachable(who_here(server, "trainer-0"), host, advertised);
-    CHECK(advertised == "10.9.8.7");
+  const auto listens = [](const std::string& server, std::string host, std::string advertised = "10.9.8.7") {
+    auto options = who_here(server, "trainer-0");
+    options.join_timeout = 300ms;
+    const std::string told = advertised;
+    tensorhub::make_reachable(options, host, advertised);
+    CHECK(advertised == told);
     return host;
   };
   CHECK(listens("tcp://" + own + ":5570", "") == own);
@@ -115,7 +120,10 @@ TEST_CASE("a worker with an advertised host listens where its peers can reach it
   CHECK(listens("tcp://" + own + ":5570", "0.0.0.0") == "0.0.0.0");
   CHECK(listens("tcp://127.0.0.1:5570", "") == "");
   CHECK(listens("ipc://server.socket", "") == "");
-  CHECK(listens("tcp://[fe80::1]:5570", "") == "");  // there is no route
+  CHECK(listens("tcp://" + own + ":5570", "", "127.0.0.1") == "");
+  // There is no route, and the name is one of 127.0.0.1.
+  CHECK(code_of([&] { listens("tcp://[fe80::1]:5570", ""); }) == errc::disconnected);
+  CHECK(code_of([&] { listens("tcp://0x7f.1:5570", ""); }) == errc::invalid_argument);
 }
 
 TEST_CASE("the address that readers are told is the one after registration") {

@@ -115,7 +115,7 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
   REQUIRE(reader.memory.holds(1));
 
   const samples seen = scrape_until(exporter, "tensorhub_server_updates_total{result=\"timed_out\"}", 1);
-  const double bytes = static_cast<double>(reader.worker.shape().bytes());
+  const double bytes = static_cast<double>(reader.worker.shard_layout().bytes());
   CHECK(value(seen, "tensorhub_publishes_total" + trainer_is + ",result=\"ok\"}") == 1);
   CHECK(value(seen, "tensorhub_publish_seconds_count" + trainer_is + "}") == 1);
   CHECK(value(seen, "tensorhub_updates_total" + me + ",result=\"ok\"}") == 1);
@@ -123,7 +123,7 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
   CHECK(value(seen, "tensorhub_updates_total" + me + ",result=\"timed_out\"}") == 1);
   CHECK(value(seen, "tensorhub_received_bytes_total" + me + ",path=\"tcp\",crossing=\"false\"}") == bytes);
   CHECK(value(seen, "tensorhub_received_chunks_total" + me + "}") ==
-        static_cast<double>(reader.worker.shape().chunk_count()));
+        static_cast<double>(reader.worker.shard_layout().chunk_count()));
   CHECK(value(seen, "tensorhub_update_seconds_count" + me + "}") == 2);
   CHECK(value(seen, "tensorhub_pull_seconds_count" + me + "}") == 1);
   CHECK(value(seen, "tensorhub_update_seconds_bucket" + me + ",le=\"+Inf\"}") == 2);
@@ -169,12 +169,32 @@ TEST_CASE("prometheus: what readers ask sources for is told by its reasons") {
     for (int i = 0; i < times; ++i)
       static_cast<void>(reader.ask<m::update_reply>(m::sources_request{{1}, why, {1}, errc::corrupt, {}}));
   };
-  ask(m::sources_wanted::one_failed, 1);
   ask(m::sources_wanted::all_stalled, 2);
   ask(m::sources_wanted::short_of_chunks, 3);
   const samples seen = scrape_until(exporter, "tensorhub_server_shortages_total", 3);
   CHECK(value(seen, "tensorhub_server_sources_exchanged_total") == 0);
   CHECK(value(seen, "tensorhub_server_stalls_total") == 2);
+}
+
+TEST_CASE("prometheus: a source that failed its reader is counted by the reason, and by nobody else's word") {
+  namespace m = tensorhub::messages;
+  hub::reference_server server;
+  trainer source{who(server.address(), "trainer-0")};
+  source.publish(1);
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(server);
+  liar reader{server.address()};
+  reader.join("rollout-0");
+  const auto found = reader.ask<m::update_reply>(m::update_request{{1}, {}, 10'000});
+  REQUIRE(found.sources.size() == 1);
+  const m::assignment& first = found.sources[0];
+  const auto fail = [&](tensorhub::lease_id lease) {
+    static_cast<void>(reader.ask<m::update_reply>(
+        m::sources_request{first.operation, m::sources_wanted::one_failed, lease, errc::corrupt, {}}));
+  };
+  fail({first.lease.value + 1});
+  fail(first.lease);
+  const samples seen = scrape_until(exporter, "tensorhub_server_sources_failed_total{reason=\"corrupt\"}", 1);
   CHECK(value(seen, "tensorhub_server_sources_failed_total{reason=\"corrupt\"}") == 1);
 }
 
@@ -188,7 +208,7 @@ TEST_CASE("prometheus: of a subscriber that stages both workers are shown") {
   reader.worker.stage(exactly(1), 20s);
   reader.worker.install();
   const samples seen = scrape(exporter);
-  const double bytes = static_cast<double>(reader.worker.shape().bytes());
+  const double bytes = static_cast<double>(reader.worker.shard_layout().bytes());
   const auto received = [&](const std::string& replica, const std::string& path) {
     return value(seen, "tensorhub_received_bytes_total{model=\"policy\",replica=\"" + replica +
                            "\",shard=\"0\",path=\"" + path + "\",crossing=\"false\"}");

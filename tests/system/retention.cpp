@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -225,6 +226,30 @@ TEST_CASE("retention: without memory for it, or anybody to take it, it is said t
   CHECK(source.worker.offloaded_bytes() == 0);
   rollout reader{who(server.address(), "rollout-0")};
   CHECK(code_of([&] { reader.worker.update(exactly(1), 20s); }) == errc::unavailable);
+}
+
+TEST_CASE(
+    "retention: a version that the machine has no memory for is refused, without any limit of the user's") {
+  said_lines said;
+  system_tests::hub::reference_server server{{.log = said.writer()}};
+  // Four times the memory of the machine, of which no page is ever touched: no digests, and no reader.
+  const std::uint64_t bytes = 4 * static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                              static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  void* const pages = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  REQUIRE(pages != MAP_FAILED);
+  auto options = who(server.address(), "trainer-0");
+  options.chunk_bytes = 64u << 20;
+  {
+    unchecked_hub::publisher source{options};
+    source.add("w", pages, {bytes}, tensorhub::dtype::u8);
+    source.publish(1);
+    source.retain(1);
+    CHECK(source.unpublish().lost);
+    CHECK(source.offloaded_bytes() == 0);
+  }
+  ::munmap(pages, bytes);
+  CHECK(contains(said.text(), "cannot take version 1 into its host memory"));
+  CHECK(contains(said.text(), "that this machine, or the process's control group, has available"));
 }
 
 TEST_CASE("retention: an in-place update waits until the version before is safe") {

@@ -126,7 +126,7 @@ TEST_CASE("what is staged is beside the live weights; install puts it in their p
   for (std::uint32_t i = 0; i < shards; ++i) {
     CHECK(done[i].version == 3);
     CHECK(!done[i].kept);
-    CHECK(done[i].bytes == rollouts[i]->worker.shape().bytes());
+    CHECK(done[i].bytes == rollouts[i]->worker.shard_layout().bytes());
     CHECK(done[i].copy_seconds > 0);
     CHECK(done[i].seconds >= done[i].copy_seconds + done[i].drain_seconds);
     CHECK(rollouts[i]->memory.holds(3, i));

@@ -114,6 +114,6 @@ TEST_CASE("statistics: a worker's calls, bytes by path, and times") {
   REQUIRE(got.received.size() == 1);
   CHECK(got.received[0].path == "tcp");
   CHECK(got.received[0].crossing);
-  CHECK(got.received_bytes() == 3 * reader.worker.shape().bytes());
-  CHECK(got.chunks == 3 * reader.worker.shape().chunk_count());
+  CHECK(got.received_bytes() == 3 * reader.worker.shard_layout().bytes());
+  CHECK(got.chunks == 3 * reader.worker.shard_layout().chunk_count());
 }

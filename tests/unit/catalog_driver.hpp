@@ -166,7 +166,7 @@ class driver {
 
   incarnation join_at(std::uint64_t id, std::string replica, location place, shard_of shard = {0, 1}) {
     auto message = join_message(std::move(replica), shard);
-    message.place = std::move(place);
+    message.location = std::move(place);
     const auto reply = ask<messages::join_reply>(incarnation{id}, std::move(message));
     REQUIRE(reply.result.ok());
     return incarnation{id};

@@ -794,11 +794,11 @@ TEST_CASE("recovery: so does one that reads a reader, and comes before both") {
 TEST_CASE("recovery: a seed that comes before its source is the seed of its datacenter still") {
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   auto seed = reader_of(server, "rollout-a", old_lease(41, {1}));
-  seed.place.datacenter = "west";
+  seed.location.datacenter = "west";
   seed.receiving = server.reference(7);
   REQUIRE(server.ask<messages::join_reply>({2}, seed).result.ok());
   auto holder = holder_of_7(server, "trainer");
-  holder.place.datacenter = "east";
+  holder.location.datacenter = "east";
   REQUIRE(server.ask<messages::join_reply>({1}, holder).result.ok());
   server.pass_alive(1100ms, {{1}, {2}});
   const incarnation other = server.join_at(3, "rollout-b", {.datacenter = "west"});

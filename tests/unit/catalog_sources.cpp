@@ -159,27 +159,29 @@ TEST_CASE("catalog: readers are numbered per version, so that each begins at its
   CHECK(ordinals == std::vector<std::uint64_t>{0, 1, 2});
 }
 
-/// Workers of a shard of one chunk.
-struct workers_of_one_chunk {
-  explicit workers_of_one_chunk(std::size_t count, const location& place = {}) {
+/// Workers of a shard of one chunk, or of a few.
+struct workers_of_few_chunks {
+  explicit workers_of_few_chunks(std::size_t count, const location& place = {}, std::uint64_t chunks = 1)
+      : chunk_count{chunks} {
     for (std::uint64_t i = 1; i <= count; ++i) all.push_back(join(i, {}, place));
   }
   incarnation join(std::uint64_t id, const std::optional<messages::reference>& held,
                    const location& place = {}) {
     auto message = server.join_message("replica-" + std::to_string(id));
-    server.set_layout(message, layout{{{"w", dtype::f32, {8}}}, 64});
-    REQUIRE(message.chunk_count == 1);
+    server.set_layout(message, layout{{{"w", dtype::f32, {16 * chunk_count}}}, 64});
+    REQUIRE(message.chunk_count == chunk_count);
     message.held = held;
-    message.place = place;
+    message.location = place;
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(message)).result.ok());
     return incarnation{id};
   }
+  std::uint64_t chunk_count;
   driver<> server;
   std::vector<incarnation> all;
 };
 
 TEST_CASE("catalog: a reader gets one source more than it has chunks, and another only for one of them") {
-  workers_of_one_chunk s{5};
+  workers_of_few_chunks s{5};
   for (std::size_t i = 0; i < 4; ++i) REQUIRE(s.server.publish(s.all[i], 1).ok());
   const incarnation reader = s.all[4];
   const auto sources = s.server.start_shown(reader);
@@ -194,7 +196,7 @@ TEST_CASE("catalog: a reader gets one source more than it has chunks, and anothe
 }
 
 TEST_CASE("catalog: a reader that has sources enough, and no upstream, gets one beside them") {
-  workers_of_one_chunk s{5};
+  workers_of_few_chunks s{5};
   REQUIRE(s.server.publish(s.all[0], 1).ok());
   std::map<incarnation, messages::assignment> upstreams;
   for (std::size_t i = 1; i < 5; ++i) upstreams[s.all[i]] = s.server.start_shown(s.all[i]).front();
@@ -211,7 +213,7 @@ TEST_CASE("catalog: a reader that has sources enough, and no upstream, gets one 
 }
 
 TEST_CASE("catalog: a reader that has stalled gets more sources than it has chunks") {
-  workers_of_one_chunk s{4};
+  workers_of_few_chunks s{4};
   REQUIRE(s.server.publish(s.all[0], 1).ok());
   for (const std::size_t i : {1u, 2u}) s.server.start_shown(s.all[i]);
   const incarnation reader = s.all[3];
@@ -242,9 +244,42 @@ TEST_CASE("catalog: a reader that has stalled tries the source again that has fa
   CHECK(again[0].source == s.trainer);
 }
 
+TEST_CASE("catalog: readers that lose the trainer after a stall find a way back to it") {
+  for (const std::uint64_t chunks : {1, 3, 20}) {
+    CAPTURE(chunks);
+    workers_of_few_chunks s{41, {}, chunks};
+    const incarnation trainer = s.all[0];
+    const auto each_reader = [&](const auto& does) {
+      for (std::size_t i = 1; i < s.all.size(); ++i) does(s.all[i]);
+    };
+    REQUIRE(s.server.publish(trainer, 1).ok());
+    each_reader([&](incarnation reader) { s.server.start_shown(reader); });
+    std::map<incarnation, lease_id> of_trainer;
+    s.server.core.for_each_lease([&](const auto& lease) {
+      if (lease.source == trainer) of_trainer[lease.reader] = lease.id;
+    });
+    each_reader([&](incarnation reader) {  // the reads of the others hang, and then end
+      if (!of_trainer.contains(reader)) s.server.stall(reader);
+    });
+    for (const auto& [reader, lease] : of_trainer) {
+      messages::assignment lost;
+      lost.operation = s.server.operation_of(reader);
+      lost.lease = lease;
+      s.server.lose_source(reader, lost, errc::timed_out);
+    }
+    for (int round = 0; round < 20; ++round) {
+      s.server.pass_alive(500ms, s.all);
+      each_reader([&](incarnation reader) { CHECK(s.server.stall(reader).result.ok()); });
+    }
+    CHECK(s.server.leases_on(trainer) > 0);
+    each_reader(
+        [&](incarnation reader) { CHECK(s.server.core.record_of(reader)->as_reader.upstream != nullptr); });
+  }
+}
+
 TEST_CASE("catalog: a reader of few chunks has one of its sources outside its rack") {
   const location rack{.datacenter = "d", .rack = "r1"};
-  workers_of_one_chunk s{3, rack};
+  workers_of_few_chunks s{3, rack};
   const incarnation trainer = s.join(30, {}, {.datacenter = "d", .rack = "r0"});
   REQUIRE(s.server.publish(trainer, 1).ok());
   for (const incarnation reader : s.all) {
@@ -1089,7 +1124,7 @@ TEST_CASE("catalog: prefer_local does not count a copy of a retained version in 
   const incarnation trainer = server.join_at(1, "trainer", {.datacenter = "eu"});
   REQUIRE(server.publish(trainer, 1).ok());
   auto copy = server.join_message("rollout~1");
-  copy.place.datacenter = "us";
+  copy.location.datacenter = "us";
   copy.temporary = true;
   REQUIRE(server.ask<messages::join_reply>({2}, std::move(copy)).result.ok());
   server.finish({2}, server.start_update({2}, exactly(1)));

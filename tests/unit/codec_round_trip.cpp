@@ -127,7 +127,7 @@ TEST_CASE("codec: golden frames of protocol 9") {
     join.model = "m";
     join.replica = "r";
     join.shard = {1, 2};
-    join.place = {"dc", "rack", "host", {}};
+    join.location = {"dc", "rack", "host", {}};
     join.spot = true;
     join.transport = "tcp";
     join.consistency = "c";

@@ -78,9 +78,9 @@ TEST_CASE("what a join says it reads: from the same shard of the same model, or 
   catalog_test::driver<> server{{.recovery_grace = 1s}};
   auto source = server.join_message("trainer");
   source.held = server.reference({1});
-  source.place.datacenter = "x";
+  source.location.datacenter = "x";
   auto reader = server.join_message("liar", {7, 8});
-  reader.place.datacenter = "y";
+  reader.location.datacenter = "y";
   messages::assignment& old = reader.reading.emplace_back();
   old.source = {1};
   old.lease = {5};

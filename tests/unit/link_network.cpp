@@ -35,7 +35,7 @@ struct small_network {
   time_point origin = events.now();
 
   host_id host(const std::string& datacenter = "", const std::string& rack = "", std::uint64_t speed = rate) {
-    return network.add_host({.place = {.datacenter = datacenter, .rack = rack, .host = {}, .device = {}},
+    return network.add_host({.location = {.datacenter = datacenter, .rack = rack, .host = {}, .device = {}},
                              .sending_bytes_per_second = speed,
                              .receiving_bytes_per_second = speed});
   }
@@ -302,7 +302,7 @@ history run_random(std::uint64_t seed) {
   for (int i = 0; i < 40; ++i) {
     const std::string datacenter = i % 2 == 0 ? "eu" : "us";
     hosts.push_back(network.add_host(
-        {.place =
+        {.location =
              {.datacenter = datacenter, .rack = "r" + std::to_string(i % 8 / 2), .host = {}, .device = {}},
          .sending_bytes_per_second = 1'000'000'000 + 100'000'000 * events.below(10),
          .receiving_bytes_per_second = 1'000'000'000 + 100'000'000 * events.below(10)}));

@@ -60,10 +60,10 @@ TEST_CASE("plain text: a worker whose names are not plain is refused by the cata
     CAPTURE(escaped_text(name));
     const messages::status found[] = {refusal_of([&](auto& join) { join.model = name; }),
                                       refusal_of([&](auto& join) { join.replica = name; }),
-                                      refusal_of([&](auto& join) { join.place.datacenter = name; }),
-                                      refusal_of([&](auto& join) { join.place.rack = name; }),
-                                      refusal_of([&](auto& join) { join.place.host = name; }),
-                                      refusal_of([&](auto& join) { join.place.device = name; }),
+                                      refusal_of([&](auto& join) { join.location.datacenter = name; }),
+                                      refusal_of([&](auto& join) { join.location.rack = name; }),
+                                      refusal_of([&](auto& join) { join.location.host = name; }),
+                                      refusal_of([&](auto& join) { join.location.device = name; }),
                                       refusal_of([&](auto& join) { join.transport = name; }),
                                       refusal_of([&](auto& join) { join.integrity = name; }),
                                       refusal_of([&](auto& join) { join.consistency = name; })};

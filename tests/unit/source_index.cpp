@@ -35,9 +35,9 @@ class fleet {
     for (std::size_t i = 0; i < size; ++i) {
       auto& worker = *workers.emplace_back(std::make_unique<worker_state>());
       worker.id = {i + 1};
-      worker.place.datacenter = "d" + std::to_string(i % 4);
-      worker.place.rack = "r" + std::to_string(i / 4 % 16);  // the same names in each datacenter
-      worker.place.host = worker.place.rack + "-h" + std::to_string(i / 64 % 20);
+      worker.location.datacenter = "d" + std::to_string(i % 4);
+      worker.location.rack = "r" + std::to_string(i / 4 % 16);  // the same names in each datacenter
+      worker.location.host = worker.location.rack + "-h" + std::to_string(i / 64 % 20);
       worker.as_source.offered = i % 11 == 0 ? offer::complete : offer::receiving;
       worker.publisher = i % 4000 == 0;
       worker.as_source.load =
@@ -46,7 +46,7 @@ class fleet {
     }
   }
   void insert(worker_state& worker) {
-    index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
+    index.insert(worker, worker.as_source.places, worker.location, worker.as_source.load,
                  worker.as_source.offered == offer::complete, worker.publisher);
     present.insert(&worker);
   }
@@ -96,10 +96,10 @@ class fleet {
     const auto seen = near(where, each);
     REQUIRE(seen.size() <= 5 * each);
     for (const worker_state* worker : seen) REQUIRE(present.contains(const_cast<worker_state*>(worker)));
-    const auto same = [&](const worker_state& w) { return w.place.datacenter == where.datacenter; };
+    const auto same = [&](const worker_state& w) { return w.location.datacenter == where.datacenter; };
     check_group(seen, each, same);
-    check_group(seen, each, [&](const worker_state& w) { return same(w) && w.place.rack == where.rack; });
-    check_group(seen, each, [&](const worker_state& w) { return same(w) && w.place.host == where.host; });
+    check_group(seen, each, [&](const worker_state& w) { return same(w) && w.location.rack == where.rack; });
+    check_group(seen, each, [&](const worker_state& w) { return same(w) && w.location.host == where.host; });
     check_group(seen, each,
                 [&](const worker_state& w) { return same(w) && w.as_source.offered == offer::complete; });
     check_group(seen, each, [](const worker_state& w) { return w.publisher; });
@@ -115,7 +115,7 @@ TEST_CASE("source index: the shortlist has the least loaded of each group") {
   fleet f{1};
   CHECK(f.index.complete_count() == fleet::size / 11 + 1);
   // Group names are those of one datacenter: racks are called the same in all of them.
-  for (int i = 0; i < 40; ++i) f.check(f.workers[f.random_() % fleet::size]->place, 8);
+  for (int i = 0; i < 40; ++i) f.check(f.workers[f.random_() % fleet::size]->location, 8);
   f.check({.datacenter = "d1"}, 8);
   CHECK(f.near({.datacenter = "elsewhere"}, 8).size() == 3);  // publishers, wherever they are
 }
@@ -136,7 +136,7 @@ TEST_CASE("source index: it follows loads and workers that come and go") {
           f.change(worker, static_cast<std::uint32_t>(f.random_() % 24));
       }
     }
-    f.check(f.workers[f.random_() % fleet::size]->place, 8);
+    f.check(f.workers[f.random_() % fleet::size]->location, 8);
   }
   std::size_t complete = 0;
   for (const worker_state* worker : f.present)
@@ -177,7 +177,7 @@ TEST_CASE("source index: far workers are those of the other datacenters") {
   fleet f{5};
   std::map<std::string, int> seen;
   f.index.visit_far({.datacenter = "d0"}, 8, 99, [&](worker_state& worker) {
-    ++seen[worker.place.datacenter];
+    ++seen[worker.location.datacenter];
     return true;
   });
   CHECK(seen == std::map<std::string, int>{{"d1", 16}, {"d2", 16}, {"d3", 16}});
@@ -193,9 +193,9 @@ TEST_CASE("source index: names without workers are forgotten") {
   source_index index;
   worker_state worker;
   for (int i = 0; i < 10'000; ++i) {
-    worker.place.datacenter = "d" + std::to_string(i);
-    worker.place.rack = worker.place.host = "x";
-    index.insert(worker, worker.as_source.places, worker.place, 0, true, false);
+    worker.location.datacenter = "d" + std::to_string(i);
+    worker.location.rack = worker.location.host = "x";
+    index.insert(worker, worker.as_source.places, worker.location, 0, true, false);
     index.erase(worker.as_source.places, places_of);
   }
   CHECK(index.group_count() <= 1000);

@@ -38,7 +38,7 @@ struct source_limits {
 /// One reader that needs a source. Borrowed for the call.
 struct source_query {
   incarnation reader{};
-  const location* place = nullptr;  ///< the reader's
+  const tensorhub::location* location = nullptr;  ///< the reader's
   version_number version{};
   shard_of shard{};
   /// Zero: the query is for its upstream. (In an exchange it is not, though the source becomes the upstream.)
@@ -59,7 +59,7 @@ struct source_query {
 /// random.
 struct source_candidate {
   incarnation worker{};
-  const location* place = nullptr;
+  const tensorhub::location* location = nullptr;
   std::uint32_t leases = 0;       ///< the number of readers that it serves now
   std::uint64_t chunks_held = 0;  ///< of `chunks`, as last reported
   std::uint64_t chunks = 0;

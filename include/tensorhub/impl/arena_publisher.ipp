@@ -52,11 +52,11 @@ TENSORHUB_DECL void any_arena_publisher::join_by(std::chrono::steady_clock::time
   const std::lock_guard lock{mutex_};  // of `worker`'s calls a second one is refused: `put`s take turns
   prepare();
   worker::join_by(until);
-  if (!tensors_of_chunk_.empty() || shape().packed_bytes() == 0) return;
-  tensors_of_chunk_.resize(static_cast<std::size_t>(shape().segments().front().chunk_count));
+  if (!tensors_of_chunk_.empty() || shard_layout().packed_bytes() == 0) return;
+  tensors_of_chunk_.resize(static_cast<std::size_t>(shard_layout().segments().front().chunk_count));
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!shape().packed_offset(i)) continue;
-    const chunk_run run = shape().chunks_of(i);
+    if (!shard_layout().packed_offset(i)) continue;
+    const chunk_run run = shard_layout().chunks_of(i);
     for (std::uint64_t k = 0; k < run.count; ++k)
       ++tensors_of_chunk_[static_cast<std::size_t>(run.first + k)];
   }
@@ -127,12 +127,12 @@ TENSORHUB_DECL std::size_t any_arena_publisher::take(const std::string& name, st
 TENSORHUB_DECL void any_arena_publisher::fill(std::size_t tensor, const std::byte* from) {
   const std::uint64_t bytes = *tensors_[tensor].bytes();
   std::byte* const place = memory_->data(tensor);
-  const chunk_run run = shape().chunks_of(tensor);
-  const bool is_small = shape().packed_offset(tensor).has_value();
+  const chunk_run run = shard_layout().chunks_of(tensor);
+  const bool is_small = shard_layout().packed_offset(tensor).has_value();
   std::unique_lock lock{mutex_};
   const bool is_open = begun_ != version_number{};
   lock.unlock();
-  const std::uint64_t step = is_open && !is_small ? shape().chunk_bytes() : bytes;
+  const std::uint64_t step = is_open && !is_small ? shard_layout().chunk_bytes() : bytes;
   for (std::uint64_t at = 0, i = 0; at < bytes; at += step, ++i) {
     if (from != nullptr) std::memcpy(place + at, from + at, std::min(step, bytes - at));
     if (is_open && !is_small) data().seal({run.first + i, 1});  // while its bytes are in the cache

@@ -55,6 +55,18 @@ TENSORHUB_DECL std::string host_towards_server(const worker_options& options) {
   return own;
 }
 
+/// The same, for up to `join_timeout`: a process may start before its network, or before the server's name.
+TENSORHUB_DECL std::string await_host_towards_server(const worker_options& options) {
+  static constexpr std::chrono::milliseconds look_interval{200};
+  const auto last_look = std::chrono::steady_clock::now() + options.join_timeout - look_interval;
+  std::string own = host_towards_server(options);
+  while (own.empty() && std::chrono::steady_clock::now() < last_look) {
+    std::this_thread::sleep_for(look_interval);
+    own = host_towards_server(options);
+  }
+  return own;
+}
+
 }  // namespace options_detail
 
 TENSORHUB_DECL void unpublish_report::add(const unpublish_report& other) {
@@ -91,19 +103,15 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
   const bool is_told = !advertised_host.empty();
   const bool listens = !listen_host.empty();
   if (options_detail::remote_servers(options).empty()) return;
-  if (listens && (is_told || !detail::is_local_host(listen_host))) return;
+  if (is_told && (listens || detail::is_local_host(advertised_host))) return;
+  if (listens && !detail::is_local_host(listen_host)) return;
   if (listens && !detail::is_every_interface(listen_host))
     refuse(errc::invalid_argument,
            "the data port would be at '" + listen_host + "', which only this machine can use");
-  std::string own = options_detail::host_towards_server(options);
-  const bool is_of_use = !own.empty() && !detail::is_local_host(own);
-  if (is_told) {
-    if (is_of_use) listen_host = std::move(own);
-    return;
-  }
+  std::string own = options_detail::await_host_towards_server(options);
   if (own.empty())
     refuse(errc::disconnected, "no route to the reference server was found, or its name has no address here");
-  if (!is_of_use)
+  if (detail::is_local_host(own))
     refuse(errc::invalid_argument,
            "the reference server is reached from '" + own + "', which only this machine can use");
   (listens ? advertised_host : listen_host) = std::move(own);

@@ -33,7 +33,7 @@ TENSORHUB_DECL void any_publisher::add(std::string name, const void* data,
 TENSORHUB_DECL snapshot_report any_publisher::publish(version_number version, snapshot_mode how,
                                                       std::chrono::milliseconds timeout) {
   snapshot_report report;
-  static_cast<void>(counted().publish([&] {
+  static_cast<void>(recorder().publish([&] {
     data().forget_digests();  // what is named next has changed since this publish
     if (const auto held = worker::held_version()) {
       throw snapshots_.failure(

@@ -249,8 +249,8 @@ TENSORHUB_DECL void any_subscriber::release(version_number version, std::chrono:
 TENSORHUB_DECL incarnation any_subscriber::self() const noexcept {
   return workers_[0]->self();
 }
-TENSORHUB_DECL const layout& any_subscriber::shape() const noexcept {
-  return workers_[0]->shape();
+TENSORHUB_DECL const layout& any_subscriber::shard_layout() const noexcept {
+  return workers_[0]->shard_layout();
 }
 TENSORHUB_DECL registration_cost any_subscriber::cost() const noexcept {
   registration_cost all = workers_[0]->cost();

@@ -52,14 +52,8 @@ struct file_mappings {
   std::map<std::uintptr_t, mapping_entry> entries;  ///< guarded by mutex
 };
 
-/// What the memory limits of a process's control groups leave it: those of the group and of all around it, in
-/// the folder where they are mounted. Pages of files that were not used lately do not count, because the
-/// kernel gives them up first. `groups`: what /proc/<pid>/cgroup says. UINT64_MAX: nothing limits it.
-/// (Version 2: Documentation/admin-guide/cgroup-v2.rst; version 1: cgroup-v1/memory.rst.)
-[[nodiscard]] std::uint64_t room_in_groups(const std::string& folder, const std::string& groups);
-
-/// Makes the pages of new memory with several threads (the first update would pay for them), if they are free
-/// here and in its control groups: a layout may be larger than what is read of it. False: there were too few.
+/// Makes the pages of new memory with several threads (the first update would pay for them), if they are
+/// available here: a layout may be larger than what is read of it. False: there were too few.
 [[nodiscard]] bool make_pages(std::byte* data, std::uint64_t bytes) noexcept;
 
 }  // namespace detail

@@ -163,7 +163,7 @@ struct join_request {
   std::string model{};
   std::string replica{};
   shard_of shard{};
-  location place{};
+  tensorhub::location location{};
   bool spot = false;
   std::string transport{};  ///< policy names; the server refuses names that do not fit
   std::string consistency{};

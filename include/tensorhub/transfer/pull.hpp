@@ -162,7 +162,7 @@ class pull {
   [[nodiscard]] std::uint64_t bytes_from(source_slot slot) const noexcept { return sources_[slot].bytes; }
   /// No chunk read was ever handed out, so the target memory is unchanged.
   [[nodiscard]] bool intact() const noexcept { return !touched_; }
-  [[nodiscard]] const layout& shape() const noexcept { return *layout_; }
+  [[nodiscard]] const layout& shard_layout() const noexcept { return *layout_; }
   [[nodiscard]] const pull_source& facts(source_slot slot) const noexcept { return sources_[slot].facts; }
   [[nodiscard]] std::size_t source_count() const noexcept { return sources_.size(); }
   [[nodiscard]] bool is_confirmed(chunk_index chunk) const noexcept {

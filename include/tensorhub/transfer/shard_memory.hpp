@@ -73,7 +73,7 @@ class shard_memory final : public shard_tensors {
     const segment_place& place = places()[segment];
     remote_region region = transport_->describe(regions_[place.region]);
     region.base += place.offset;
-    region.bytes = shape().segments()[segment].bytes;
+    region.bytes = shard_layout().segments()[segment].bytes;
     return region;
   }
 
@@ -97,7 +97,7 @@ class shard_memory final : public shard_tensors {
   /// On the device of a tensor that is packed; in host memory if none of them lies on one, as copies that the
   /// library makes for others do not: they cost a device nothing.
   [[nodiscard]] packed_memory allocate_packed() {
-    const std::uint64_t bytes = shape().packed_bytes();
+    const std::uint64_t bytes = shard_layout().packed_bytes();
     if constexpr (requires { space_.allocate_beside(ranges().front(), bytes); }) {
       if (const memory_range* const beside = packed_on_device())
         return kept(space_.allocate_beside(*beside, bytes));

@@ -78,7 +78,7 @@ class shard_tensors {
   /// order of their segments.
   [[nodiscard]] registration_plan plan(const layout& shape, std::uint64_t max_region_bytes);
   /// Of `plan`.
-  [[nodiscard]] const layout& shape() const noexcept { return *shape_; }
+  [[nodiscard]] const layout& shard_layout() const noexcept { return *layout_; }
   /// Adds the packed segment, which is the first one.
   static void add_packed(registration_plan& to, const memory_range& packed);
   /// `made`: what was registered.
@@ -104,7 +104,7 @@ class shard_tensors {
   void note(double registration_cost::*what, clock::time_point started) noexcept;
 
   bool copies_in_batches_;
-  const layout* shape_ = nullptr;
+  const layout* layout_ = nullptr;
   std::vector<tensor_spec> specs_;
   std::unordered_set<std::string> names_;
   std::vector<memory_range> ranges_;

@@ -35,7 +35,7 @@ class worker_memory {
   /// Registers the tensors and a control block of this shape, which must stay. Throws what the memory space
   /// and the transport throw. Once.
   void register_all(const layout& shape, incarnation holder) {
-    shape_ = &shape;
+    layout_ = &shape;
     shard_.register_all(shape);
     control_memory_.emplace(control_space{}.allocate(control_block::words_for(shape) * 8));
     memory_range range = control_memory_->range();
@@ -99,13 +99,13 @@ class worker_memory {
 
   [[nodiscard]] std::vector<remote_region> regions() const {
     std::vector<remote_region> out;
-    for (std::size_t i = 0; i < shape_->segments().size(); ++i) out.push_back(shard_.remote(i));
+    for (std::size_t i = 0; i < layout_->segments().size(); ++i) out.push_back(shard_.remote(i));
     return out;
   }
 
   Transport* transport_;
   shard_memory<Transport, Memory> shard_;
-  const layout* shape_ = nullptr;
+  const layout* layout_ = nullptr;
   std::optional<typename control_space::allocation> control_memory_;
   std::optional<control_writer> control_;
   std::vector<region_type> regions_;

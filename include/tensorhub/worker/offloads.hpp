@@ -10,9 +10,10 @@
 ///     order --> memory, join, copy or update(exactly v) --> serves --> drop or leave --> spare memory
 ///                        | cannot: the server is told, and asks somebody else
 ///
-/// The memory is bounded (`worker_options::offload_limit_bytes`): what does not fit is refused. Touching new
-/// memory for the first time takes longer than the copy, so memory that is not needed any more is kept for
-/// the next order for `spare_time`.
+/// The memory is bounded (`worker_options::offload_limit_bytes`), also by what is available on the machine
+/// and in the control groups of the process (detail/available_memory.hpp): what does not fit is refused.
+/// Touching new memory for the first time takes longer than the copy, so memory that is not needed any more
+/// is kept for the next order for `spare_time`.
 ///
 /// Thread safety: all members may be called from any thread. `take` returns at once, the work is done by a
 /// thread per version; `close` returns when those threads have ended.
@@ -107,7 +108,8 @@ class offloads {
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
   [[nodiscard]] TENSORHUB_DECL bool is_over(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
-  [[nodiscard]] TENSORHUB_DECL bool reserve(std::uint64_t needed);
+  /// Throws `limit_exceeded` if there is no room for so many bytes, of which `added` are new memory.
+  TENSORHUB_DECL void reserve(std::uint64_t needed, std::uint64_t added);
   /// Pre-condition: mutex_ is held.
   [[nodiscard]] TENSORHUB_DECL bool keeps_nothing() const;
   /// Joins the threads that are done. Pre-condition: mutex_ is held.

@@ -63,10 +63,14 @@ class policy_tensors final : public owned_tensors {
   tensor_memory<Memory> memory_;
 };
 
-/// The same options of a transport, with hosts that other machines can use (`make_reachable`).
+/// The same options of a transport, with hosts that other machines can use (`make_reachable`). Those that
+/// have a member `has_hosts()` may say that they need none.
 template <typename Options>
 [[nodiscard]] Options reachable(Options through, const worker_options& options) {
   visit_options(through, [&options](auto& each) {
+    if constexpr (requires { each.has_hosts(); }) {
+      if (!each.has_hosts()) return;
+    }
     if constexpr (requires { each.listen_host.empty() && each.advertised_host.empty(); })
       make_reachable(options, each.listen_host, each.advertised_host);
   });
@@ -188,7 +192,7 @@ class policy_data_plane final : public data_plane {
     return memory_.shard().build_layout(chunk_bytes, context);
   }
   void register_all(const layout& shape, incarnation holder) override {
-    shape_ = &shape;
+    layout_ = &shape;
     forget_digests();
     memory_.register_all(shape, holder);
   }
@@ -203,12 +207,12 @@ class policy_data_plane final : public data_plane {
       const digest_seeds bound_to = seeds_of(version);
       const auto places = memory_.shard().places();
       if (changed && kept_at_ == written) {
-        const std::vector<chunk_index> chunks = chunks_of(*shape_, *changed);
+        const std::vector<chunk_index> chunks = chunks_of(*layout_, *changed);
         made.table = kept_;
         made.digested_chunks = chunks.size();
-        digest_again<Integrity>(made.table, chunks, *shape_, places, bound_to.chunks, options_->lanes);
+        digest_again<Integrity>(made.table, chunks, *layout_, places, bound_to.chunks, options_->lanes);
       } else {
-        made.table = digest_table<Integrity>(*shape_, places, bound_to.chunks, options_->lanes);
+        made.table = digest_table<Integrity>(*layout_, places, bound_to.chunks, options_->lanes);
         made.digested_chunks = made.table.size();
       }
       made.root = Integrity::root(bound_to.root, made.table);
@@ -241,10 +245,10 @@ class policy_data_plane final : public data_plane {
     how.rules.far_window_chunks = options_->far_window_chunks;
     how.rules.open = order.open;
     how.reader = self_;
-    const pull_memory<typename Transport::memory_region> into{shape_, memory_.shard().regions(),
+    const pull_memory<typename Transport::memory_region> into{layout_, memory_.shard().regions(),
                                                               memory_.shard().places()};
     auto begun = std::make_unique<transport_pull<Transport, Integrity>>(
-        lanes_, into, seeds_of(order.version), first_chunk_of(order.ordinal, shape_->chunk_count()), how,
+        lanes_, into, seeds_of(order.version), first_chunk_of(order.ordinal, layout_->chunk_count()), how,
         wired(order, std::move(events)));
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
     memory_.shard().expect();
@@ -254,13 +258,13 @@ class policy_data_plane final : public data_plane {
   void show_open(version_number version, std::uint64_t epoch) override {
     forget_digests();
     fill_seeds_ = seeds_of(version);
-    filled_.assign(Integrity::enabled ? shape_->chunk_count() : 0, {});
+    filled_.assign(Integrity::enabled ? layout_->chunk_count() : 0, {});
     memory_.show_receiving(version, epoch, {});
   }
   void seal(chunk_run chunks) override {
     std::vector<placed_chunk> placed;
     for (chunk_index i = chunks.first; i < chunks.first + chunks.count; ++i)
-      placed.push_back(place_of(*shape_, memory_.shard().places(), i));
+      placed.push_back(place_of(*layout_, memory_.shard().places(), i));
     std::vector<digest128> made(placed.size());
     if constexpr (Integrity::enabled) chunk_digests<Integrity>{}.make(fill_seeds_.chunks, placed, made);
     for (std::size_t i = 0; i < placed.size(); ++i) {
@@ -360,7 +364,7 @@ class policy_data_plane final : public data_plane {
   std::atomic<incarnation> self_;
   worker_memory<Transport, Memory> memory_;
   lane_pool<Transport> lanes_{transport_};
-  const layout* shape_ = nullptr;
+  const layout* layout_ = nullptr;
   digest_seeds fill_seeds_{};      ///< of the open version
   std::vector<digest128> filled_;  ///< its digests so far
   std::vector<digest128> kept_;    ///< by the last `pack`

@@ -217,14 +217,14 @@ class worker {
   /// The version that is held completely; zero: none.
   [[nodiscard]] TENSORHUB_DECL version_number held_version();
   [[nodiscard]] TENSORHUB_DECL incarnation self() const noexcept;
-  [[nodiscard]] TENSORHUB_DECL const layout& shape() const noexcept;
+  [[nodiscard]] TENSORHUB_DECL const layout& shard_layout() const noexcept;
   /// Registration and packing: what they cost, once.
   [[nodiscard]] TENSORHUB_DECL registration_cost cost() const noexcept;
   /// What it has done since it was constructed (worker/statistics.hpp).
   [[nodiscard]] TENSORHUB_DECL worker_statistics statistics() const;
   [[nodiscard]] TENSORHUB_DECL data_plane& data() noexcept;
   /// For calls that another object carries out for this one.
-  [[nodiscard]] TENSORHUB_DECL worker_recorder& counted() noexcept;
+  [[nodiscard]] TENSORHUB_DECL worker_recorder& recorder() noexcept;
 
   /// What is left of `timeout` when the work that `stream` holds now is done. `stream` points to a stream of
   /// the worker's memory space (worker/stream_order.hpp). `cancelled`: interrupted, or the worker leaves.

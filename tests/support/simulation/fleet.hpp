@@ -61,7 +61,7 @@ struct fleet_options {
 struct fleet_member_options {
   std::string replica{};
   std::uint32_t shard = 0;
-  location place{};
+  tensorhub::location location{};
   bool spot = false;
   std::uint64_t sending_bytes_per_second = 25'000'000'000;
   std::uint64_t receiving_bytes_per_second = 25'000'000'000;
@@ -94,7 +94,7 @@ class fleet {
     [[nodiscard]] host_id host() const noexcept { return host_; }
     [[nodiscard]] const session& core() const noexcept { return core_; }
     [[nodiscard]] bool alive() const noexcept { return alive_; }
-    [[nodiscard]] const location& place() const noexcept { return core_.options().place; }
+    [[nodiscard]] const tensorhub::location& location() const noexcept { return core_.options().location; }
 
    private:
     friend class fleet;
@@ -138,7 +138,7 @@ class fleet {
 
   [[nodiscard]] event_queue& events() noexcept { return events_; }
   [[nodiscard]] link_network& network() noexcept { return network_; }
-  [[nodiscard]] const layout& shape() const noexcept { return shape_; }
+  [[nodiscard]] const layout& shard_layout() const noexcept { return shape_; }
   [[nodiscard]] const catalog& server() const noexcept { return server_; }
   [[nodiscard]] std::uint64_t broken_reads() const noexcept { return broken_reads_; }
   /// The number of all members so far, including dead ones.
@@ -157,13 +157,13 @@ class fleet {
     options.model = "policy";
     options.replica = worker.replica;
     options.shard = {worker.shard, options_.shards};
-    options.place = worker.place;
+    options.location = worker.location;
     options.spot = worker.spot;
     options.transport = "simulated";
     options.consistency = group_consistent::name;
     options.integrity = no_integrity::name;
-    const host_id host =
-        network_.add_host({worker.place, worker.sending_bytes_per_second, worker.receiving_bytes_per_second});
+    const host_id host = network_.add_host(
+        {worker.location, worker.sending_bytes_per_second, worker.receiving_bytes_per_second});
     const auto number = static_cast<std::uint32_t>(members_.size());
     members_.push_back(std::unique_ptr<member>{
         new member{number, host, std::move(options), incarnation{1000 + number}, shape_}});

@@ -5,8 +5,8 @@
 ///
 ///     event_queue events{seed};
 ///     link_network network{events};
-///     const host_id trainer = network.add_host({.place = {.datacenter = "eu-1", .rack = "r7"}});
-///     const host_id rollout = network.add_host({.place = {.datacenter = "us-2"}});
+///     const host_id trainer = network.add_host({.location = {.datacenter = "eu-1", .rack = "r7"}});
+///     const host_id rollout = network.add_host({.location = {.datacenter = "us-2"}});
 ///     network.add_wide_area("eu-1", "us-2", {.bytes_per_second = 1'250'000'000, .delay = 40ms});
 ///     network.add_wide_area("us-2", "eu-1", {.bytes_per_second = 1'250'000'000, .delay = 40ms});
 ///     network.start(trainer, rollout, chunk_bytes, [] { /* the chunk is here */ });
@@ -58,7 +58,7 @@ struct flow_id {
 };
 
 struct host_options {
-  location place{};  ///< datacenter and rack are used
+  tensorhub::location location{};  ///< datacenter and rack are used
   std::uint64_t sending_bytes_per_second = 25'000'000'000;
   std::uint64_t receiving_bytes_per_second = 25'000'000'000;
 };
@@ -80,8 +80,8 @@ class link_network {
 
   host_id add_host(const host_options& options) {
     host_state host;
-    host.datacenter = datacenter_named(options.place.datacenter);
-    host.rack = options.place.rack.empty() ? no_rack : rack_named(host.datacenter, options.place.rack);
+    host.datacenter = datacenter_named(options.location.datacenter);
+    host.rack = options.location.rack.empty() ? no_rack : rack_named(host.datacenter, options.location.rack);
     host.slower_bytes_per_second =
         std::min(options.sending_bytes_per_second, options.receiving_bytes_per_second);
     host.sending = add_link(options.sending_bytes_per_second, "a host's sending link");

@@ -28,9 +28,10 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
   options.revokes_cheaply = history.seed % 2 == 0;
   const std::string base = replica.substr(0, replica.find('~'));
   const std::size_t number = base == "trainer" ? 0 : 1 + std::stoul(base.substr(8));
-  options.place.host = base;
-  options.place.rack = "rack-" + std::to_string(number % 3);
-  options.place.datacenter = "dc-" + std::to_string(number % std::max<std::size_t>(1, history.datacenters));
+  options.location.host = base;
+  options.location.rack = "rack-" + std::to_string(number % 3);
+  options.location.datacenter =
+      "dc-" + std::to_string(number % std::max<std::size_t>(1, history.datacenters));
   options.spot = number % 4 == 3 && !temporary;
   options.servers = history.takeovers_per_second > 0 ? 2 : 1;
   options.server_timeout = std::chrono::milliseconds{200};

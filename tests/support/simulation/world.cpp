@@ -62,7 +62,7 @@ simulation::simulation(simulation_options options, simulated_policies policies)
 void simulation::inform_rules() {
   rules_.datacenter_of = [this](incarnation id) {
     const worker_type* worker = find(id);
-    return worker == nullptr ? std::string{} : worker->core().options().place.datacenter;
+    return worker == nullptr ? std::string{} : worker->core().options().location.datacenter;
   };
   rules_.may_seed = [this](incarnation id, time_point since) {
     const worker_type* worker = find(id);

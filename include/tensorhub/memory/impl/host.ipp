@@ -8,16 +8,14 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 
+#include "tensorhub/detail/available_memory.hpp"
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/detail/in_parallel.hpp"
 #include "tensorhub/error.hpp"
@@ -51,60 +49,9 @@ TENSORHUB_DECL memory_range file_mappings::around(const memory_range& range) con
   return {range.data - inside, mapping.bytes, memory_kind::host, mapping.descriptor, mapping.offset};
 }
 
-/// What one group leaves. Without these files there is no limit.
-[[nodiscard]] inline std::uint64_t room_in_group(const std::string& folder, const char* limit_name,
-                                                 const char* usage_name, std::string_view idle_name) {
-  std::uint64_t limit = 0;
-  std::uint64_t usage = 0;
-  if (!(std::ifstream{folder + limit_name} >> limit) || !(std::ifstream{folder + usage_name} >> usage))
-    return UINT64_MAX;
-  std::uint64_t idle = 0;
-  std::ifstream facts{folder + "/memory.stat"};
-  std::string name;
-  for (std::uint64_t value = 0; facts >> name >> value;) {
-    if (name == idle_name) idle = value;
-  }
-  usage -= std::min(usage, idle);
-  return limit - std::min(limit, usage);
-}
-
-TENSORHUB_DECL std::uint64_t room_in_groups(const std::string& folder, const std::string& groups) {
-  std::uint64_t room = UINT64_MAX;
-  std::istringstream lines{groups};  // "<number>:<controllers>:<path>"; version 2: "0::<path>"
-  for (std::string line; std::getline(lines, line);) {
-    const std::size_t controllers = line.find(':');
-    const std::size_t path = controllers == std::string::npos ? controllers : line.find(':', controllers + 1);
-    if (path == std::string::npos) continue;
-    const std::string of = "," + line.substr(controllers + 1, path - controllers - 1) + ",";
-    const bool is_new = of == ",,";
-    if (!is_new && of.find(",memory,") == std::string::npos) continue;
-    for (std::string group = line.substr(path + 1);; group.resize(group.rfind('/'))) {
-      if (group == "/") group.clear();
-      room = std::min(
-          room, is_new ? room_in_group(folder + group, "/memory.max", "/memory.current", "inactive_file")
-                       : room_in_group(folder + "/memory" + group, "/memory.limit_in_bytes",
-                                       "/memory.usage_in_bytes", "total_inactive_file"));
-      if (group.find('/') == std::string::npos) break;
-    }
-  }
-  return room;
-}
-
-[[nodiscard]] inline std::uint64_t free_bytes() noexcept {
-  const auto on_machine = static_cast<std::uint64_t>(std::max(::sysconf(_SC_AVPHYS_PAGES), 0l)) *
-                          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-  try {
-    std::ostringstream groups;
-    groups << std::ifstream{"/proc/self/cgroup"}.rdbuf();
-    return std::min(on_machine, room_in_groups("/sys/fs/cgroup", groups.str()));
-  } catch (...) {  // not even for a line of text
-    return 0;
-  }
-}
-
 TENSORHUB_DECL bool make_pages(std::byte* data, std::uint64_t bytes) noexcept {
   constexpr std::uint64_t small_bytes = 1u << 20;  // as much as another program may take at any moment
-  if (bytes > small_bytes && bytes > free_bytes()) return true;
+  if (bytes > small_bytes && bytes > available_memory_bytes()) return true;
   constexpr int populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14; older headers do not have it
   constexpr std::uint64_t piece_bytes = 64u << 20;
   constexpr std::uint64_t most_threads = 8;

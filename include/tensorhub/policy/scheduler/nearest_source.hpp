@@ -29,7 +29,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 class nearest_source {
   [[nodiscard]] auto cost(const source_query& query, const source_candidate& c,
                           bool enough_nearby) const noexcept {
-    const locality distance = locality_between(*query.place, *c.place);
+    const locality distance = locality_between(*query.location, *c.location);
     const bool is_too_near = enough_nearby && distance < locality::same_datacenter;
     const bool is_full = c.leases >= most_.credits;
     const bool is_partial_here = distance == locality::same_host && c.chunks_held < c.chunks;

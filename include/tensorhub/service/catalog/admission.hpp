@@ -221,8 +221,8 @@ class admission {
   /// matter, and escaped where it is shown.)
   [[nodiscard]] static messages::status check_names(const messages::join_request& join) {
     for (const std::string* name :
-         {&join.model, &join.replica, &join.place.datacenter, &join.place.rack, &join.place.host,
-          &join.place.device, &join.transport, &join.consistency, &join.integrity}) {
+         {&join.model, &join.replica, &join.location.datacenter, &join.location.rack, &join.location.host,
+          &join.location.device, &join.transport, &join.consistency, &join.integrity}) {
       if (!is_plain_text(*name))
         return {errc::invalid_argument, "the name '" + escaped_text(std::string_view{*name}.substr(0, 64)) +
                                             "' has control characters, or is not UTF-8: names of workers, "
@@ -252,8 +252,8 @@ class admission {
   [[nodiscard]] static std::size_t bytes_of(const messages::join_request& join) noexcept {
     std::size_t bytes = sizeof(waiting_join) + join.barred.size() * sizeof(incarnation);
     for (const std::string* text :
-         {&join.model, &join.replica, &join.place.datacenter, &join.place.rack, &join.place.host,
-          &join.place.device, &join.transport, &join.consistency, &join.integrity, &join.address.text})
+         {&join.model, &join.replica, &join.location.datacenter, &join.location.rack, &join.location.host,
+          &join.location.device, &join.transport, &join.consistency, &join.integrity, &join.address.text})
       bytes += text->size();
     for (const messages::assignment& each : join.reading)
       bytes += sizeof(each) + each.source_replica.size() + each.address.text.size();

@@ -44,7 +44,7 @@ struct asker {
   version_number version{};
   std::uint32_t shard = 0;
   worker_state* reader = nullptr;
-  const location* place = nullptr;
+  const tensorhub::location* location = nullptr;
   std::uint64_t chunks = 0;  ///< of the shard
   std::uint32_t sources_useful = 0;
   std::uint32_t sources_held = 0;
@@ -87,13 +87,13 @@ class choosing {
       (is_suspect ? suspect_workers_ : workers_).push_back(&worker);
       return !is_suspect;
     };
-    index.visit_near(*asking.place, of_each_group, random_(),
+    index.visit_near(*asking.location, of_each_group, random_(),
                      [&](worker_state& worker) { return offer_one(worker, false); });
     const bool may_cross = on.upstream && (on.crosses || seeds_of(record->second, asking).empty());
     if (may_cross && !has_certain_candidate(asking)) {
       forget_candidates();
       pass_over_sources(asking);
-      index.visit_far(*asking.place, of_each_group, random_(),
+      index.visit_far(*asking.location, of_each_group, random_(),
                       [&](worker_state& worker) { return offer_one(worker, true); });
     }
     choice chosen = ask(asking, on.may_displace, on.upstream);
@@ -131,7 +131,7 @@ class choosing {
       workers_.push_back(&worker);
       return true;
     };
-    known->second.sources[asking.shard]->visit_near(*asking.place, of_each_group, random_(), offer_one);
+    known->second.sources[asking.shard]->visit_near(*asking.location, of_each_group, random_(), offer_one);
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     while (!candidates_.empty()) {
       const source_choice said = scheduler_.choose(query_of(asking, true, false), candidates_);
@@ -140,7 +140,7 @@ class choosing {
       if (const exchange found = exchange_for(asking, source, said.displace); found.source != nullptr) {
         const lease_state* taken = found.takes ? &core_.leases.at(found.takes) : nullptr;
         record(asking, {core_.now, asking.version, source.id, "has every chunk; after a shortage", offered,
-                        source.as_source.load, locality_between(*asking.place, source.place), true,
+                        source.as_source.load, locality_between(*asking.location, source.location), true,
                         taken != nullptr ? taken->reader : incarnation{},
                         taken != nullptr ? core_.leases.at(found.gives).source : incarnation{}});
         return found;
@@ -160,7 +160,7 @@ class choosing {
   /// Leases of the asker's version and shard that seed its datacenter.
   [[nodiscard]] static std::set<lease_id> seeds_of(const version_state& version, const asker& asking) {
     const auto& seeds = version.seeds[asking.shard];
-    const auto found = seeds.find(asking.place->datacenter);
+    const auto found = seeds.find(asking.location->datacenter);
     return found == seeds.end() ? std::set<lease_id>{} : found->second;
   }
 
@@ -176,7 +176,7 @@ class choosing {
     if (from == model.replicas.end() || from->second->set_aside_as.empty()) return false;
     worker_state* const holder = from->second->workers[asking.shard];
     if (holder == nullptr || holder == on.without || contains(on.excluded, holder->id)) return false;
-    if (!may_cross && holder->place.datacenter != asking.place->datacenter) return false;
+    if (!may_cross && holder->location.datacenter != asking.location->datacenter) return false;
     if (asking.reader != nullptr && reads_from(*asking.reader, holder->id, asking.operation)) return false;
     if (!holder->access.may_serve || !holder->still_has(asking.version) || holder->is_overwritten())
       return false;
@@ -189,7 +189,7 @@ class choosing {
                                bool may_cross) const {
     if (std::exchange(worker.as_source.places.mark, stamp_) == stamp_) return false;
     if (&worker == asking.reader || &worker == on.without || contains(on.excluded, worker.id)) return false;
-    return may_cross || worker.place.datacenter == asking.place->datacenter;
+    return may_cross || worker.location.datacenter == asking.location->datacenter;
   }
   [[nodiscard]] static bool contains(const std::vector<incarnation>& list, incarnation id) {
     return detail::contains(list, id);
@@ -244,7 +244,7 @@ class choosing {
       if (leads && (has_credit || out.displaced)) {
         const incarnation moved = out.displaced ? core_.leases.at(out.displaced).reader : incarnation{};
         record(asking, {core_.now, asking.version, source->id, said.reason, offered, source->as_source.load,
-                        locality_between(*asking.place, source->place), upstream, moved});
+                        locality_between(*asking.location, source->location), upstream, moved});
         return out;
       }
       strike(*said.index);
@@ -254,7 +254,7 @@ class choosing {
   [[nodiscard]] static source_query query_of(const asker& asking, bool may_displace, bool upstream) {
     source_query query;
     query.reader = asking.reader != nullptr ? asking.reader->id : incarnation{};
-    query.place = asking.place;
+    query.location = asking.location;
     query.version = asking.version;
     query.shard = {asking.shard, asking.replica->model->shards};
     query.sources_held = upstream ? 0 : std::max<std::uint32_t>(1, asking.sources_held);
@@ -266,8 +266,8 @@ class choosing {
   }
   [[nodiscard]] static source_candidate candidate_of(const asker& asking, const worker_state& worker,
                                                      std::uint64_t chunks_held) {
-    return {worker.id,     &worker.place, worker.as_source.load, std::min(chunks_held, asking.chunks),
-            asking.chunks, worker.spot,   worker.publisher};
+    return {worker.id,     &worker.location, worker.as_source.load, std::min(chunks_held, asking.chunks),
+            asking.chunks, worker.spot,      worker.publisher};
   }
   void strike(std::size_t candidate) {
     candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(candidate));
@@ -300,7 +300,8 @@ class choosing {
       if (!may_displace || reader == nullptr || has_just_begun(lease)) continue;
       if (operation_read_by(*reader) == nullptr) continue;
       if (best.takes && core_.leases.at(best.takes).given <= lease.given) continue;
-      if (locality_between(reader->place, source.place) < locality_between(*asking.place, source.place))
+      if (locality_between(reader->location, source.location) <
+          locality_between(*asking.location, source.location))
         continue;
       const bool needs_upstream = lease.upstream || reader->as_reader.upstream == nullptr;
       if (const lease_id gives = find_given(asking, source, reader, needs_upstream))
@@ -322,13 +323,14 @@ class choosing {
       const worker_state* given = core_.find(lease.source);
       if (!lease.lasts() || lease.operation != asking.operation || lease.crossing || given == nullptr)
         continue;
-      const locality from_asker = locality_between(*asking.place, given->place);
-      if (from_asker == locality::same_host && locality_between(*asking.place, source.place) > from_asker)
+      const locality from_asker = locality_between(*asking.location, given->location);
+      if (from_asker == locality::same_host &&
+          locality_between(*asking.location, source.location) > from_asker)
         continue;
-      if (loses_way_out(*asking.place, *given, source)) continue;
-      if (to != nullptr && loses_way_out(to->place, source, *given)) continue;
+      if (loses_way_out(*asking.location, *given, source)) continue;
+      if (to != nullptr && loses_way_out(to->location, source, *given)) continue;
       if (to != nullptr && !can_get(*to, lease, *given, needs_upstream)) continue;
-      const locality distance = to == nullptr ? locality{} : locality_between(to->place, given->place);
+      const locality distance = to == nullptr ? locality{} : locality_between(to->location, given->location);
       if (best && distance >= best_distance) continue;
       best = lease.id;
       best_distance = distance;
@@ -338,8 +340,8 @@ class choosing {
   /// With `next` instead of `old`, a reader there has one source less outside its rack, or none any more.
   [[nodiscard]] static bool loses_way_out(const location& reader, const worker_state& old,
                                           const worker_state& next) noexcept {
-    return locality_between(reader, old.place) >= locality::same_datacenter &&
-           locality_between(reader, next.place) < locality::same_datacenter;
+    return locality_between(reader, old.location) >= locality::same_datacenter &&
+           locality_between(reader, next.location) < locality::same_datacenter;
   }
   /// The reader can read the source of this lease of another reader.
   [[nodiscard]] bool can_get(const worker_state& reader, const lease_state& lease, const worker_state& source,
@@ -369,7 +371,7 @@ class choosing {
     if (!lease.lasts() || lease.is_reserved() || lease.crossing || reader == nullptr) return nullptr;
     if (reader == asking.reader || lease.version != asking.version) return nullptr;
     if (lease.operation != reader->as_reader.operation || is_over_credits(lease, *source)) return nullptr;
-    return reader->place.datacenter == asking.place->datacenter ? reader : nullptr;
+    return reader->location.datacenter == asking.location->datacenter ? reader : nullptr;
   }
 
   /// A lease on `source` whose reader may read from the asker instead; empty: none.

@@ -88,7 +88,7 @@ class decisions {
         if (operation.only_shard && *operation.only_shard != shard) continue;
         const worker_state* const reader = operation.replica->workers[shard];
         const std::string* const place =
-            only_local && reader != nullptr ? &reader->place.datacenter : nullptr;
+            only_local && reader != nullptr ? &reader->location.datacenter : nullptr;
         const auto& sources = *model.versions.at(version).sources[shard];
         const std::size_t complete =
             place != nullptr ? sources.complete_count(*place) : sources.complete_count();
@@ -160,7 +160,7 @@ class decisions {
     for (std::size_t shard = 0; shard < replica.workers.size(); ++shard) {
       const worker_state* worker = replica.workers[shard];
       if (worker == nullptr || (operation.only_shard && *operation.only_shard != shard)) continue;
-      if (state.sources[shard]->complete_count(worker->place.datacenter) == 0) return false;
+      if (state.sources[shard]->complete_count(worker->location.datacenter) == 0) return false;
     }
     return true;
   }

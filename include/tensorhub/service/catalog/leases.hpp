@@ -53,7 +53,8 @@ class leases {
   }
 
   /// Gives the reader further sources, up to `most_sources`. Each one is appended to `told`, or sent
-  /// to the reader as a push if `told` is null. A reader that could use more is remembered as hungry.
+  /// to the reader as a push if `told` is null. A reader that could use more is remembered as hungry, and one
+  /// that lacks an upstream keeps a place for it.
   /// `released`: a lease that has been taken back from the reader; the first push says so, too. Returns
   /// `released`, or zero if a push has said so.
   lease_id grow(const operation_state& operation, worker_state& reader,
@@ -67,7 +68,8 @@ class leases {
                               .may_displace = may_place(&reader),
                               .upstream = reader.as_reader.upstream == nullptr};
       auto chosen = choosing_.choose(asking, on);
-      if (chosen.source == nullptr && on.upstream && asking.sources_held < asking.sources_useful) {
+      const std::uint32_t most_beside = std::min(asking.sources_useful, limits().sources - 1);
+      if (chosen.source == nullptr && on.upstream && asking.sources_held < most_beside) {
         on.upstream = false;
         chosen = choosing_.choose(asking, on);
       }
@@ -332,7 +334,7 @@ class leases {
   /// The lease was reserved for a worker that had not joined: its place was guessed.
   void settle_place(lease_state& lease, const worker_state& reader) {
     const worker_state* const source = core_.find(lease.source);
-    if (source == nullptr || lease.datacenter == reader.place.datacenter) return;
+    if (source == nullptr || lease.datacenter == reader.location.datacenter) return;
     charge(lease, false);
     note_places(lease, reader, *source);
     const auto record = source->model->versions.find(lease.version);
@@ -504,7 +506,7 @@ class leases {
     const auto& known = operation.replica->model->layouts[shard];
     out.chunks = known ? known->chunk_count() : 0;
     out.sources_useful = useful_sources(operation, shard, reader);
-    out.place = reader != nullptr ? &reader->place : place_of(*operation.replica);
+    out.location = reader != nullptr ? &reader->location : location_of(*operation.replica);
     if (reader == nullptr) return out;
     for (const lease_id id : reader->as_reader.leases) {
       const lease_state& lease = core_.leases.at(id);
@@ -512,7 +514,7 @@ class leases {
       ++out.sources_held;
       const worker_state* source = core_.find(lease.source);
       if (source == nullptr) continue;
-      const locality distance = locality_between(*out.place, source->place);
+      const locality distance = locality_between(*out.location, source->location);
       if (distance < locality::same_datacenter) ++out.sources_nearby;
       if (distance == locality::same_host && source->as_source.offered == offer::complete &&
           reader->as_reader.stalled_for != operation.version)
@@ -521,10 +523,10 @@ class leases {
     return out;
   }
   /// The assumed location of a shard that has not joined: that of another shard of its replica.
-  [[nodiscard]] static const location* place_of(const replica_state& replica) noexcept {
+  [[nodiscard]] static const location* location_of(const replica_state& replica) noexcept {
     static const location nowhere{};
     for (const worker_state* worker : replica.workers) {
-      if (worker != nullptr) return &worker->place;
+      if (worker != nullptr) return &worker->location;
     }
     return &nowhere;
   }
@@ -585,9 +587,9 @@ class leases {
     lease.stage = to.reserved ? lease_stage::reserved : lease_stage::active;
     lease.operation = operation.counter;
     lease.given = core_.now;
-    const location& there = reader != nullptr ? reader->place : *place_of(*operation.replica);
+    const location& there = reader != nullptr ? reader->location : *location_of(*operation.replica);
     lease.datacenter = there.datacenter;
-    lease.crossing = there.datacenter != source.place.datacenter;
+    lease.crossing = there.datacenter != source.location.datacenter;
     lease.seeds = lease.crossing && !is_no_seed(reader, *operation.replica);
     lease.ordinal = free_ordinal(source);
     try {
@@ -608,8 +610,8 @@ class leases {
     return source.model == reader.model && source.shard.index == reader.shard.index;
   }
   static void note_places(lease_state& lease, const worker_state& reader, const worker_state& source) {
-    lease.datacenter = reader.place.datacenter;
-    lease.crossing = reader.place.datacenter != source.place.datacenter;
+    lease.datacenter = reader.location.datacenter;
+    lease.crossing = reader.location.datacenter != source.location.datacenter;
     lease.seeds = lease.crossing && !reader.is_barred_as_source();
   }
 
@@ -655,7 +657,7 @@ class leases {
     if (record == wanting.replica->model->versions.end()) return false;
     // Thousands of readers may be waiting and asking repeatedly: limits how often the search runs.
     auto& next_looks = record->second.next_look[wanting.shard];
-    const auto next_look = next_looks.find(wanting.place->datacenter);
+    const auto next_look = next_looks.find(wanting.location->datacenter);
     if (next_look != next_looks.end() && core_.now < next_look->second) return false;
     const source_index& index = *record->second.sources[wanting.shard];
     lease_state* found = nullptr;
@@ -675,11 +677,12 @@ class leases {
     };
     const std::set<lease_id> seeds = choosing::seeds_of(record->second, wanting);
     for (const lease_id id : seeds) look_at(id);
-    index.visit_near(*wanting.place, 1, 0, look_at_source);
-    if (seeds.empty()) index.visit_far(*wanting.place, 1, 0, look_at_source);
+    index.visit_near(*wanting.location, 1, 0, look_at_source);
+    if (seeds.empty()) index.visit_far(*wanting.location, 1, 0, look_at_source);
     if (found == nullptr) {
       if (next_looks.size() >= most_next_looks) next_looks.clear();  // names come from workers
-      next_looks[wanting.place->datacenter] = core_.now + core_.options.progress_timeout / looks_per_timeout;
+      next_looks[wanting.location->datacenter] =
+          core_.now + core_.options.progress_timeout / looks_per_timeout;
       return false;
     }
     ++core_.counted.seen.sources_taken_back;

@@ -360,7 +360,7 @@ class membership {
       ++core_.counted.seen.workers_joined;
     }
     worker_state& worker = *present;
-    worker.place = join.place;
+    worker.location = join.location;
     if (is_fresh) leases_.find_source(worker);
     worker.spot = join.spot;
     replica.temporary = replica.temporary || join.temporary;

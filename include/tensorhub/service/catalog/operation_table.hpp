@@ -223,7 +223,7 @@ class operation_table {
   void forget_old(replica_state& replica, operation_counter newest) {
     if (policy_.decides_per_group) {
       for (auto at = replica.operations.rbegin(); at != replica.operations.rend(); ++at) {
-        if (!at->second.is_closed()) continue;
+        if (!at->second.is_closed() || at->second.is_publish) continue;  // these have none
         if (at->second.members.empty()) break;  // those before it have none either, or will be erased soon
         at->second.forget_members();
       }

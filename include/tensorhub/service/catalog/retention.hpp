@@ -362,7 +362,7 @@ class retention {
     locality out = locality::same_host;
     for (std::size_t i = 0; i < a.workers.size(); ++i) {
       if (a.workers[i] == nullptr || b.workers[i] == nullptr) continue;
-      out = std::max(out, locality_between(a.workers[i]->place, b.workers[i]->place));
+      out = std::max(out, locality_between(a.workers[i]->location, b.workers[i]->location));
     }
     return out;
   }

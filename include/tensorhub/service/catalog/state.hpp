@@ -180,7 +180,7 @@ struct worker_state {
   model_state* model = nullptr;
   replica_state* replica = nullptr;
   shard_of shard{};
-  location place{};
+  tensorhub::location location{};
   bool spot = false;
   access_state access{};
   sign_state signs{};

@@ -65,8 +65,8 @@ class tally {
  private:
   void count(const messages::sources_request& request) {
     switch (request.why) {
-      case messages::sources_wanted::one_failed:
-        return seen.sources_failed.add(request.reason);
+      case messages::sources_wanted::one_failed:  // counted when it is known to be the reader's
+        return;
       case messages::sources_wanted::all_stalled:
         ++seen.stalls;
         return;

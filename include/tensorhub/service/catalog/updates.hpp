@@ -610,6 +610,7 @@ class updates {
       return;
     }
     worker.as_reader.operation = operation.counter;
+    worker.as_reader.stalled_for = {};
     worker.progress.progressed = core_.now;
     worker.progress.most_chunks = 0;
     core_.move_to(member.phase, phase::assigned);
@@ -754,6 +755,7 @@ class updates {
   bool lose_source(worker_state& worker, member_state& member, const messages::sources_request& request) {
     const auto lease = core_.leases.find(request.lease);
     if (lease == core_.leases.end() || lease->second.reader != worker.id) return false;
+    core_.counted.seen.sources_failed.add(request.reason);
     const incarnation failed = lease->second.source;
     log_fields fields = about(worker);
     fields.peer = failed;

@@ -81,7 +81,7 @@ class versions {
            detail::any_of(model.replicas, [&](const auto& entry) {
              const worker_state* worker = entry.second->workers[shard];
              return worker != nullptr && worker->shows_open() && worker->held->version == version &&
-                    (datacenter == nullptr || worker->place.datacenter == *datacenter);
+                    (datacenter == nullptr || worker->location.datacenter == *datacenter);
            });
   }
   /// No root of the version is known, or this one.
@@ -204,7 +204,7 @@ class versions {
     if (wanted == offer::complete) note_gain(worker, version, index);
     core_.mark_source(*worker.model, version, worker.shard.index);
     worker.as_source.offered = wanted;
-    index.insert(worker, worker.as_source.places, worker.place, worker.as_source.load,
+    index.insert(worker, worker.as_source.places, worker.location, worker.as_source.load,
                  wanted == offer::complete, worker.publisher);
   }
   /// After an exception: the index may have only some of the worker's places.
@@ -370,7 +370,7 @@ class versions {
     const bool per_worker = !core_.policy.decides_per_group;
     if (per_worker) core_.mark_calls(*worker.replica);
     if (!per_worker && version_of(*worker.model, version).complete_replicas == 0) return;
-    if (index.complete_count(worker.place.datacenter) == 0) core_.mark_calls(*worker.model);
+    if (index.complete_count(worker.location.datacenter) == 0) core_.mark_calls(*worker.model);
   }
 
   core& core_;

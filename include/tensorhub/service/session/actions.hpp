@@ -21,7 +21,7 @@ struct session_options {
   std::string model{};
   std::string replica{};
   shard_of shard{};
-  location place{};
+  tensorhub::location location{};
   bool spot = false;
   bool temporary = false;  ///< part of a temporary replica, made by another worker's `offload`
   bool awaited = false;    ///< an update ends only when the server has its report

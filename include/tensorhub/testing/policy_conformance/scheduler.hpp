@@ -29,20 +29,20 @@ class scheduler_call {
   source_query query{};
   std::vector<source_candidate> candidates{};
 
-  void read_from(incarnation reader, location place) {
+  void read_from(incarnation reader, location where) {
     query.reader = reader;
-    query.place = &places_.emplace_back(std::move(place));
+    query.location = &locations_.emplace_back(std::move(where));
     query.version = 1;
   }
-  void offer(source_candidate candidate, location place) {
-    candidate.place = &places_.emplace_back(std::move(place));
+  void offer(source_candidate candidate, location where) {
+    candidate.location = &locations_.emplace_back(std::move(where));
     candidates.push_back(candidate);
   }
   void clone(scheduler_call& into) const {
     into.query = query;
-    into.read_from(query.reader, *query.place);
+    into.read_from(query.reader, *query.location);
     into.query.version = query.version;
-    for (const source_candidate& candidate : candidates) into.offer(candidate, *candidate.place);
+    for (const source_candidate& candidate : candidates) into.offer(candidate, *candidate.location);
   }
 
   /// Histories of a small cluster, determined by the seed: 2 datacenters of 2 racks of 3 hosts, some of them
@@ -50,7 +50,7 @@ class scheduler_call {
   /// progress, reliability, and sources that the reader has already.
   static void fill(scheduler_call& call, std::uint64_t seed) {
     detail::suite_random random{seed};
-    call.read_from(incarnation{1000}, some_place(random));
+    call.read_from(incarnation{1000}, some_location(random));
     call.query.sources_held = static_cast<std::uint32_t>(random.below(4));
     call.query.sources_nearby = static_cast<std::uint32_t>(random.below(call.query.sources_held + 1));
     call.query.sources_useful = static_cast<std::uint32_t>(2 + random.below(8));
@@ -65,20 +65,20 @@ class scheduler_call {
       candidate.chunks_held = 1 + random.below(64);
       candidate.spot = random.below(3) == 0;
       candidate.publisher = random.below(3) == 0;
-      call.offer(candidate, some_place(random));
+      call.offer(candidate, some_location(random));
     }
   }
 
  private:
-  static location some_place(detail::suite_random& random) {
-    location place;
-    place.datacenter = "d" + std::to_string(random.below(2));
-    if (random.below(5) != 0) place.rack = place.datacenter + "-r" + std::to_string(random.below(2));
-    if (random.below(5) != 0) place.host = place.rack + "-h" + std::to_string(random.below(3));
-    return place;
+  static location some_location(detail::suite_random& random) {
+    location out;
+    out.datacenter = "d" + std::to_string(random.below(2));
+    if (random.below(5) != 0) out.rack = out.datacenter + "-r" + std::to_string(random.below(2));
+    if (random.below(5) != 0) out.host = out.rack + "-h" + std::to_string(random.below(3));
+    return out;
   }
 
-  std::deque<location> places_;  // a deque, because addresses must stay valid
+  std::deque<location> locations_;  // a deque, because addresses must stay valid
 };
 
 /// `Make` makes a fresh scheduler; two fresh ones must behave alike.

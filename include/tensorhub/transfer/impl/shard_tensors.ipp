@@ -49,7 +49,7 @@ TENSORHUB_DECL layout shard_tensors::build_layout(std::uint64_t chunk_bytes,
 // ---- registration
 
 TENSORHUB_DECL registration_plan shard_tensors::plan(const layout& shape, std::uint64_t max_region_bytes) {
-  shape_ = &shape;
+  layout_ = &shape;
   std::vector<registration_item> items;
   items.reserve(shape.segments().size());
   for (const layout_segment& segment : shape.segments()) {
@@ -73,21 +73,21 @@ TENSORHUB_DECL void shard_tensors::note_registered(const registration_plan& made
         {region, offset, range.data + offset, range.host_accessible() ? nullptr : range.device});
   }
   find_small();
-  const std::size_t large = made.places.size() - (shape_->packed_bytes() > 0 ? 1 : 0);
+  const std::size_t large = made.places.size() - (layout_->packed_bytes() > 0 ? 1 : 0);
   const std::lock_guard lock{cost_mutex_};
   cost_ = {.regions = made.regions.size(),
            .tensors = specs_.size(),
-           .bytes = shape_->bytes(),
+           .bytes = layout_->bytes(),
            .padding_bytes = made.padding_bytes,
            .seconds = std::chrono::duration<double>(clock::now() - started).count(),
            .packed_tensors = specs_.size() - large,
-           .packed_bytes = shape_->packed_bytes()};
+           .packed_bytes = layout_->packed_bytes()};
 }
 
 TENSORHUB_DECL void shard_tensors::find_small() {
   small_.clear();
   for (std::size_t i = 0; i < specs_.size(); ++i) {
-    const auto offset = shape_->packed_offset(i);
+    const auto offset = layout_->packed_offset(i);
     if (offset && ranges_[i].bytes > 0)
       small_.push_back({i, ranges_[i].data, places_.front().data + *offset, ranges_[i].bytes});
   }
@@ -95,14 +95,14 @@ TENSORHUB_DECL void shard_tensors::find_small() {
 
 TENSORHUB_DECL const memory_range* shard_tensors::packed_on_device() const noexcept {
   for (std::size_t i = 0; i < ranges_.size(); ++i)
-    if (shape_->packed_offset(i) && !ranges_[i].host_accessible()) return &ranges_[i];
+    if (layout_->packed_offset(i) && !ranges_[i].host_accessible()) return &ranges_[i];
   return nullptr;
 }
 
 TENSORHUB_DECL std::vector<copy_run> shard_tensors::runs_from(const shard_tensors& from) const {
   std::vector<copy_run> runs;
   for (std::size_t i = 0; i < places_.size(); ++i)
-    runs.push_back({places_[i].data, from.places_[i].data, shape_->segments()[i].bytes});
+    runs.push_back({places_[i].data, from.places_[i].data, layout_->segments()[i].bytes});
   return runs;
 }
 

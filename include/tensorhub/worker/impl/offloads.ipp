@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/available_memory.hpp"
 #include "tensorhub/detail/thread_name.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -114,14 +115,11 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
   detail::name_thread("tensorhub-copy");
   std::uint64_t needed = 0;
   for (const tensor_spec& each : tensors) needed += each.bytes().value_or(0);
-  const bool fits = reserve(needed);
+  bool fits = false;
   try {
-    if (!fits) {
-      refuse_(self.version, {errc::limit_exceeded,
-                             "its " + std::to_string(needed) + " bytes are beyond offload_limit_bytes"});
-    } else {
-      keep(self, replica, tensors);
-    }
+    reserve(needed, self.memory ? 0 : needed);
+    fits = true;
+    keep(self, replica, tensors);
   } catch (...) {
     refuse_(self.version, worker_detail::status_of_exception("the copy in host memory failed"));
   }
@@ -249,11 +247,22 @@ TENSORHUB_DECL std::chrono::milliseconds offloads::time_left(const kept& self) c
   return detail::time_left(self.until);
 }
 
-TENSORHUB_DECL bool offloads::reserve(std::uint64_t needed) {
+TENSORHUB_DECL void offloads::reserve(std::uint64_t needed, std::uint64_t added) {
   const std::lock_guard lock{mutex_};
-  if (needed > options_.offload_limit_bytes || bytes_ > options_.offload_limit_bytes - needed) return false;
+  if (needed > options_.offload_limit_bytes || bytes_ > options_.offload_limit_bytes - needed) {
+    throw error(errc::limit_exceeded, "its " + std::to_string(needed) + " bytes, beside " +
+                                          std::to_string(bytes_) +
+                                          " of other versions, are beyond "
+                                          "offload_limit_bytes, " +
+                                          std::to_string(options_.offload_limit_bytes));
+  }
+  const std::uint64_t available = added == 0 ? 0 : detail::available_memory_bytes();
+  if (added > available) {
+    throw error(errc::limit_exceeded,
+                "its " + std::to_string(added) + " bytes are more than the " + std::to_string(available) +
+                    " that this machine, or the process's control group, has available");
+  }
   bytes_ += needed;
-  return true;
 }
 
 TENSORHUB_DECL void offloads::forget_done() {

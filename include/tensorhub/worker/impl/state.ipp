@@ -83,7 +83,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.model = options.model;
   out.replica = options.replica;
   out.shard = options.shard;
-  out.place = options.location;
+  out.location = options.location;
   out.spot = options.spot;
   out.temporary = role.temporary;
   out.awaited = role.awaited;

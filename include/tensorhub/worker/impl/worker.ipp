@@ -405,7 +405,7 @@ TENSORHUB_DECL version_number worker::held_version() {
 TENSORHUB_DECL incarnation worker::self() const noexcept {
   return state_->self;
 }
-TENSORHUB_DECL const layout& worker::shape() const noexcept {
+TENSORHUB_DECL const layout& worker::shard_layout() const noexcept {
   static const layout none;
   return state_->prepared.done ? state_->shape : none;
 }
@@ -415,7 +415,7 @@ TENSORHUB_DECL registration_cost worker::cost() const noexcept {
 TENSORHUB_DECL worker_statistics worker::statistics() const {
   return state_->counted.values(state_->options, state_->data->cost());
 }
-TENSORHUB_DECL worker_recorder& worker::counted() noexcept {
+TENSORHUB_DECL worker_recorder& worker::recorder() noexcept {
   return state_->counted;
 }
 TENSORHUB_DECL data_plane& worker::data() noexcept {

@@ -232,7 +232,7 @@ class small_world {
     options.model = "policy";
     options.replica = replica;
     options.shard = {shard, options_.shards};
-    options.place.host = replica;
+    options.location.host = replica;
     options.transport = "search";
     options.consistency = std::string{policies_.consistency.name};
     options.integrity = "none";

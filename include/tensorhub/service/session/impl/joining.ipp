@@ -13,7 +13,7 @@ TENSORHUB_DECL messages::join_request join_request_of(const session_options& opt
   join.model = options.model;
   join.replica = options.replica;
   join.shard = options.shard;
-  join.place = options.place;
+  join.location = options.location;
   join.spot = options.spot;
   join.temporary = options.temporary;
   join.transport = options.transport;

@@ -50,6 +50,9 @@ struct libfabric_options {
   std::size_t max_connections = 4096;
 
   std::chrono::milliseconds peer_timeout = defaults::peer_timeout;  ///< of silence with reads outstanding
+
+  /// False: the provider's addresses are not IP addresses, so it has no use for a host.
+  [[nodiscard]] bool has_hosts() const noexcept { return provider != "shm" && !provider.starts_with("efa"); }
   bool operator==(const libfabric_options&) const = default;
 };
 

@@ -40,9 +40,6 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
 /// A copy of the first entry that fits. (Some providers do not enforce the names in the hints.)
 [[nodiscard]] unique_info first_that_fits(const unique_info& list, const libfabric_options& options);
 
-/// Providers whose addresses are not IP addresses accept no host.
-[[nodiscard]] bool has_hosts(const libfabric_options& options);
-
 [[nodiscard]] unique_info choose_provider(const libfabric_options& options);
 
 /// True if a device performs the reads, so that no byte leaves once the memory is deregistered. Other

@@ -75,17 +75,13 @@ TENSORHUB_DECL unique_info first_that_fits(const unique_info& list, const libfab
   return {};
 }
 
-TENSORHUB_DECL bool has_hosts(const libfabric_options& options) {
-  return options.provider != "shm" && !options.provider.starts_with("efa");
-}
-
 TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
   if (options.provider.empty())
     throw error(errc::invalid_argument,
                 "libfabric: no provider is named; there are: " + available_providers());
   const bool both = options.endpoint_type == fabric_endpoint::automatic;
   const std::string port = std::to_string(options.listen_port);
-  const bool by_host = has_hosts(options);
+  const bool by_host = options.has_hosts();
   const std::string host = detail::or_loopback(options.listen_host);
   for (const bool with_devices : {true, false}) {
     if (with_devices && !options.device_memory) continue;
