@@ -14,7 +14,8 @@
 ///    An unpublish is answered when no lease is left.
 ///  - From the decision of an update on, the replica's old references accept no reader. The chunks that its
 ///    shards receive may be read at once.
-///  - Upstreams (one source of each reader) form no cycle, and end at a worker that has every chunk.
+///  - Upstreams (one source of each reader) form no cycle, and end at a worker that has every chunk. A reader
+///    without an upstream has a place for it among its sources.
 ///  - No worker has more readers than the scheduler's credits; at most one reader per datacenter, version and
 ///    shard reads from another datacenter.
 ///  - A dead reader's lease ends when its source has confirmed the cut-off, or is gone itself.

@@ -32,6 +32,7 @@ class rule_check {
     for (const auto& [id, worker] : core_.workers) check_worker(*worker);
     for (const auto& [id, lease] : core_.leases) check_lease(lease);
     for (const auto& [id, worker] : core_.workers) check_load(*worker);
+    for (const auto& [id, worker] : core_.workers) check_sources(*worker);
     for (const auto& [name, model] : core_.models) check_model(model);
     return std::move(broken_);
   }
@@ -104,6 +105,13 @@ class rule_check {
     const auto found = load_.find(worker.id);
     expect(worker.as_source.load == (found == load_.end() ? 0 : found->second),
            "a source's load is the number of its leases that last", [&] { return who(worker); });
+  }
+
+  void check_sources(const worker_state& reader) {
+    const auto found = sources_.find(reader.id);
+    const bool is_full = found != sources_.end() && found->second >= limits_.sources;
+    expect(!is_full || reader.as_reader.upstream != nullptr,
+           "a reader without an upstream has a place for it", [&] { return who(reader); });
   }
 
   void check_model(const model_state& model) {
