@@ -22,10 +22,11 @@
 /// |-----------------|-----------------------------------|----------|--------|----------------|--------|
 /// | in_place        | the user's                        | pointers | yes    |                |        |
 /// | staged          | the user's, and a stage like it   | pointers | yes    | yes            |        |
-/// | double_buffered | two sides of the library's        | shapes   |        | yes            | yes    |
+/// | double_buffered | two sides of the library's        | shapes   | yes    | yes            | yes    |
 ///
 /// A call that the mode does not have throws `invalid_argument` and names the modes that have it. All others
-/// are alike in every mode.
+/// are alike in every mode. `update` is `stage` and `install` where there are these two; `update_async` is of
+/// mode in_place.
 ///
 /// Staged: the stage lies in host memory of the library's own, as large as the shard, held by a second
 /// worker, which the server lists as replica "<replica>@stage". It is a source for others from its first
@@ -113,8 +114,10 @@ class any_subscriber {
 
   // ---- receive
 
-  /// Into the live weights, in place: also in mode staged, where they must not be in use. (Python's `update`
-  /// is `stage` and `install` there.)
+  /// In place: into the live weights. Staged, double-buffered: `stage` and then `install`, if the version is
+  /// not live already; what is live stays as it is when that fails. (Shards hear of new versions at different
+  /// times, and call alike: of several shards each stages what is live again, unless it is asked for by its
+  /// number.)
   TENSORHUB_DECL update_report update(version_selector selector = latest,
                                       std::chrono::milliseconds timeout = defaults::update_timeout,
                                       update_reach reach = update_reach::anywhere);
@@ -217,8 +220,19 @@ class any_subscriber {
   /// As at `worker`, for the live weights.
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds await_stream(const void* stream,
                                                                       std::chrono::milliseconds timeout);
-  /// `install`, after what `stream` holds now is done.
+  /// `install`, after what `stream` holds now is done; null: at once.
   TENSORHUB_DECL install_report install_after(const void* stream, std::chrono::milliseconds timeout);
+  struct update_call {
+    version_selector selector{};
+    const void* stream = nullptr;  ///< the weights are written when what it holds is done; null: at once
+    bool repeats = false;          ///< with `retry`
+    update_reach reach = update_reach::anywhere;
+  };
+  TENSORHUB_DECL update_report carry_out(const update_call& call, std::chrono::milliseconds timeout);
+  /// If what is live is what an update would take. Asks the server; empty also where shards might answer
+  /// differently.
+  [[nodiscard]] TENSORHUB_DECL std::optional<update_report> kept_report(
+      version_selector selector, std::chrono::steady_clock::time_point until);
 
   // ---- for what shows both sides to others; not before `join`
   [[nodiscard]] const worker_options& options() const noexcept { return options_; }
@@ -314,12 +328,12 @@ class subscriber : public any_subscriber {
   update_report update(version_selector selector, const stream_of<Memory>& stream,
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
-    return any_subscriber::update(selector, await_stream(&stream, timeout), reach);
+    return carry_out({.selector = selector, .stream = &stream, .reach = reach}, timeout);
   }
   update_report update(version_selector selector, retry_t, const stream_of<Memory>& stream,
                        std::chrono::milliseconds timeout = defaults::update_timeout,
                        update_reach reach = update_reach::anywhere) {
-    return any_subscriber::update(selector, retry, await_stream(&stream, timeout), reach);
+    return carry_out({.selector = selector, .stream = &stream, .repeats = true, .reach = reach}, timeout);
   }
   install_report install(const stream_of<Memory>& stream,
                          std::chrono::milliseconds timeout = defaults::update_timeout) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tensorhub/detail/time_left.hpp>
 #include <tensorhub/seeder.hpp>
 #include <tensorhub/subscriber.hpp>
 #include <tensorhub/worker/repeated.hpp>
@@ -32,7 +33,7 @@ struct subscriber_worker final : tensorhub::any_subscriber {
   subscriber_worker(tensorhub::worker_options options, subscriber_mode mode,
                     const tensorhub::worker_policies& policies)
       : any_subscriber{std::move(options), mode, policies} {}
-  using any_subscriber::holds_what_is_live;
+  using any_subscriber::kept_report;
 };
 
 chosen_policies policies_for(const nb::dict& given, subscriber_mode mode) {
@@ -224,8 +225,12 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
       return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
     }));
   }
-  bool holds_what_is_live() {
-    return asked(object_, [](subscriber_worker& worker) { return worker.holds_what_is_live(); });
+  /// None: what is live is not what an update would take.
+  nb::object kept_report(const std::string& kind, std::uint64_t version, double timeout) {
+    const auto found = call([&](subscriber_worker& worker) {
+      return worker.kept_report(selector_of(kind, version), tensorhub::detail::end_of(time_of(timeout)));
+    });
+    return found ? nb::object{told(*found)} : nb::none();
   }
   std::uint64_t staged_version() {
     return asked(object_, [](subscriber_worker& worker) { return worker.staged_version().value; });
@@ -335,13 +340,13 @@ void bind_subscriber(nb::module_& module) {
             "stream"_a.none());
   bound.def("receive_async", &subscriber::receive_async, "kind"_a, "version"_a, "timeout"_a, "near_only"_a,
             "stream"_a.none(), nb::keep_alive<0, 1>());
+  bound.def("kept_report", &subscriber::kept_report, "kind"_a, "version"_a, "timeout"_a);
   bound.def("install", &subscriber::install, "timeout"_a, "retry"_a, "stream"_a.none());
   bound.def("newer", &subscriber::newer);
   bound.def("wait", &subscriber::wait, "kind"_a, "version"_a, "timeout"_a);
   bound.def("tensor", &subscriber::tensor, "name"_a);
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
-  bound.def_prop_ro("holds_what_is_live", &subscriber::holds_what_is_live);
   bound.def_prop_ro("staged_version", &subscriber::staged_version);
   bind_shared_calls(bound);
 

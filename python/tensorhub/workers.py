@@ -22,7 +22,7 @@ import secrets
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from tensorhub import _core
@@ -594,7 +594,6 @@ class Subscriber(_InPlace):
     ) -> None:
         self._inner = _core.Subscriber(_given(server, model, replica, options), mode)
         self._mode = mode
-        self._is_sharded = _shard_of(options)[1] > 1
         super().__init__(server, model, replica, _shard_of(options))
 
     def allocate(self, name: str, shape: Iterable[int], dtype: object) -> None:
@@ -628,16 +627,13 @@ class Subscriber(_InPlace):
         """
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
-        _selector(version, at_least)  # refuses what is no version, also where what is live is kept
-        live = self.held_version
-        if live and self._inner.holds_what_is_live and self._is_enough(live, version, at_least):
-            return UpdateReport(
-                live, kept=True, lost=False, bytes=0, seconds=0, wait_seconds=0, pull_seconds=0, sources=()
-            )
         deadline = time.monotonic() + timeout
-        report = self._receive(version, at_least, timeout, prefer_local, retry)
-        self._inner.install(max(0.0, deadline - time.monotonic()), retry, stream)
-        return report
+        kept = self._inner.kept_report(*_selector(version, at_least), timeout)
+        if kept is not None:
+            return _update_report(kept)
+        report = self._receive(version, at_least, max(0.0, deadline - time.monotonic()), prefer_local, retry)
+        installed = self._inner.install(max(0.0, deadline - time.monotonic()), retry, stream)
+        return replace(report, lost=report.lost or installed["lost"])
 
     def stage(
         self,
@@ -718,12 +714,6 @@ class Subscriber(_InPlace):
     ) -> UpdateReport:
         which = _selector(version, at_least)
         return _update_report(self._inner.receive(*which, timeout, prefer_local, retry, stream))
-
-    def _is_enough(self, live: int, version: int | None, at_least: int | None) -> bool:
-        """What is live is what would be taken. Shards hear of new versions at different times, and call alike."""
-        if version is not None:
-            return live == version
-        return not self._is_sharded and live >= (at_least or live) and not self.newer()
 
     def _refuse_in_place(self, call: str) -> None:
         if self._mode == "in_place":

@@ -165,9 +165,8 @@ TEST_CASE("every call: a subscriber in mode staged") {
   CHECK(here.known("rollout-0").version == 0);
   reader.worker.release_stage();
   CHECK(reader.worker.why().empty());  // of the live weights' worker, which has read from nobody
-  auto running = reader.worker.update_async(latest, 10s);
-  CHECK(running.wait(10s).version == 3);
-  CHECK(contains(reader.worker.why(), "upstream: trainer-0/0"));
+  CHECK(reader.worker.update(latest, 10s).version == 3);
+  CHECK(reader.worker.held_version() == 3);
 }
 
 TEST_CASE("every call: a subscriber in mode double_buffered") {
@@ -218,11 +217,11 @@ TEST_CASE("every call: one that the mode does not have is refused, with the mode
 
   hub::subscriber staged{who(here.server.address(), "staged"), subscriber_mode::staged};
   refusal_of([&] { staged.add("x", {4}, dtype::u32); });
+  CHECK(contains(refusal_of([&] { static_cast<void>(staged.update_async()); }), "stage_async"));
   refusal_of([&] { static_cast<void>(staged.tensor("w")); });
 
   hub::subscriber flipping{who(here.server.address(), "flipping"), subscriber_mode::double_buffered};
   CHECK(contains(refusal_of([&] { memory.add_to(flipping); }), "in mode in_place or staged"));
-  refusal_of([&] { flipping.update(); });
   refusal_of([&] { static_cast<void>(flipping.update_async()); });
 
   for (const auto mode : {subscriber_mode::in_place, subscriber_mode::double_buffered})

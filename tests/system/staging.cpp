@@ -364,7 +364,70 @@ struct flipping_source {
   }
 };
 
+/// The two kinds of readers with a trainer each, whose bytes are a function of the version.
+struct staged_scene {
+  trainer source;
+  member<staged_of<hub::subscriber>> reader;
+  explicit staged_scene(const std::string& server)
+      : source{who(server, "trainer-0"), 1000}, reader{who(server, "rollout-0"), 1000} {}
+  void publish(std::uint64_t version) {
+    source.worker.unpublish();
+    source.publish(version);
+  }
+  [[nodiscard]] bool holds(std::uint64_t version) const { return reader.memory.holds(version); }
+};
+struct flipping_scene {
+  flipping_source source;
+  flipping reader;
+  explicit flipping_scene(const std::string& server)
+      : source{who(server, "trainer-0")}, reader{who(server, "rollout-0")} {}
+  void publish(std::uint64_t version) { source.publish(version, version); }
+  [[nodiscard]] bool holds(std::uint64_t version) const { return reader.holds(version); }
+};
+
 }  // namespace
+
+TEST_CASE_TEMPLATE("update where there are two memories is stage and install, and keeps what is live", Scene,
+                   staged_scene, flipping_scene) {
+  hub::reference_server server;
+  Scene s{server.address()};
+  auto& reader = s.reader.worker;
+  s.publish(1);
+  auto report = reader.update();
+  CHECK(report.version == 1);
+  CHECK_FALSE(report.kept);
+  CHECK(report.bytes > 0);
+  CHECK(report.seconds >= report.pull_seconds);
+  CHECK(s.holds(1));
+  for (const tensorhub::version_selector same : {latest, exactly(1), at_least(1)}) {
+    report = reader.update(same);
+    CHECK(report.version == 1);
+    CHECK(report.kept);
+    CHECK(report.bytes == 0);
+  }
+  s.publish(2);
+  CHECK(code_of([&] { reader.update(exactly(9), 300ms); }) == errc::timed_out);
+  CHECK(reader.held_version() == 1);  // what is live is untouched
+  CHECK(s.holds(1));
+  CHECK(reader.update(at_least(2), tensorhub::retry).version == 2);
+  CHECK(s.holds(2));
+}
+
+TEST_CASE("update in mode staged: several shards stage and install the same version") {
+  hub::reference_server server;
+  group<trainer> sources{server.address(), "trainer-0"};
+  group<member<staged_of<hub::subscriber>>> readers{server.address(), "rollout-0"};
+  for (const std::uint64_t version : {1, 2}) {
+    publish(sources, version);
+    for (int time = 0; time < 2; ++time) {  // the second one knows of nothing newer
+      in_every_shard([&](std::uint32_t i) {
+        CHECK(readers[i].worker.update().version == version);
+        CHECK(readers[i].memory.holds(version, i));
+      });
+    }
+    in_every_shard([&](std::uint32_t i) { CHECK(readers[i].worker.update(exactly(version)).kept); });
+  }
+}
 
 TEST_CASE("two memories: install flips, the version before stays where it is and is served") {
   hub::reference_server server;

@@ -298,7 +298,7 @@ TENSORHUB_C_API tensorhub_status tensorhub_subscriber_create(const tensorhub_wor
 TENSORHUB_C_API tensorhub_status tensorhub_subscriber_add(tensorhub_subscriber* subscriber,
                                                           const tensorhub_tensor* tensor,
                                                           tensorhub_error** error);
-/// Into the tensors, in place. Not in mode TENSORHUB_DOUBLE_BUFFERED.
+/// Into the tensors, in place; in the other modes `stage` and then `install`, if the version is not live.
 TENSORHUB_C_API tensorhub_status tensorhub_subscriber_update(tensorhub_subscriber* subscriber,
                                                              tensorhub_selector selector, uint64_t version,
                                                              int64_t timeout_ms,

@@ -110,13 +110,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
   const held_turn turn{updating_};  // nobody else flips between the choice of a side and `show`
   if (!turn) throw failure(errc::busy, "another update of this shared copy is running");
   join_by(until);
-  const version_number live = held_version();
-  if (options().shard.count == 1 && live && accepts(selector, live)) {
-    update_report kept;
-    kept.version = wait(selector, detail::time_left(until));  // there is one: the live one is served
-    kept.kept = kept.version == live && holds_what_is_live();
-    if (kept.kept) return kept;
-  }
+  if (auto kept = kept_report(selector, until)) return *std::move(kept);
   const std::size_t side = side_to_stage();
   switch (desk_->wait_until_free(side, until)) {
     case side_wait::free:

@@ -90,18 +90,52 @@ TENSORHUB_DECL void any_subscriber::join_by(std::chrono::steady_clock::time_poin
 
 TENSORHUB_DECL update_report any_subscriber::update(version_selector selector,
                                                     std::chrono::milliseconds timeout, update_reach reach) {
-  require(!flips(), "update()", "in_place or staged");
-  return workers_[0]->update(selector, timeout, reach);
+  return carry_out({.selector = selector, .reach = reach}, timeout);
 }
 TENSORHUB_DECL update_report any_subscriber::update(version_selector selector, retry_t,
                                                     std::chrono::milliseconds timeout, update_reach reach) {
-  require(!flips(), "update()", "in_place or staged");
-  return workers_[0]->update(selector, retry, timeout, reach);
+  return carry_out({.selector = selector, .repeats = true, .reach = reach}, timeout);
+}
+TENSORHUB_DECL update_report any_subscriber::carry_out(const update_call& call,
+                                                       std::chrono::milliseconds timeout) {
+  const steady_clock clock;
+  const auto started = clock.now();
+  const auto until = detail::end_of(timeout);
+  if (mode_ == subscriber_mode::in_place) {
+    if (call.stream != nullptr) timeout = await_stream(call.stream, timeout);
+    return call.repeats ? workers_[0]->update(call.selector, retry, timeout, call.reach)
+                        : workers_[0]->update(call.selector, timeout, call.reach);
+  }
+  if (auto kept = kept_report(call.selector, until)) return *std::move(kept);
+  timeout = detail::time_left(until);
+  update_report report = call.repeats ? stage(call.selector, retry, timeout, call.reach)
+                                      : stage(call.selector, timeout, call.reach);
+  const auto once = [&](std::chrono::milliseconds left) { return install_after(call.stream, left); };
+  timeout = detail::time_left(until);
+  const install_report installed =
+      call.repeats ? detail::repeated(options_, timeout, *this, once) : once(timeout);
+  report.lost = report.lost || installed.lost;
+  report.seconds = to_seconds(clock.now() - started);
+  return report;
+}
+TENSORHUB_DECL std::optional<update_report> any_subscriber::kept_report(
+    version_selector selector, std::chrono::steady_clock::time_point until) {
+  const version_number live = held_version();
+  if (!live || !accepts(selector, live) || !holds_what_is_live()) return std::nullopt;
+  if (selector.kind != version_selector::kind_type::exactly) {
+    if (options_.shard.count > 1) return std::nullopt;
+    const version_number found = wait(selector, detail::time_left(until));  // there is one: what is live
+    if (found != live || !holds_what_is_live()) return std::nullopt;
+  }
+  update_report kept;
+  kept.version = live;
+  kept.kept = true;
+  return kept;
 }
 TENSORHUB_DECL update_handle any_subscriber::update_async(version_selector selector,
                                                           std::chrono::milliseconds timeout,
                                                           update_reach reach) {
-  require(!flips(), "update_async()", "in_place or staged");
+  require(mode_ == subscriber_mode::in_place, "update_async()", "in_place (in others: stage_async, install)");
   return workers_[0]->update_async(selector, timeout, reach);
 }
 
