@@ -78,6 +78,7 @@ inline constexpr std::chrono::milliseconds recovery_grace = 5000ms;
 inline constexpr std::chrono::milliseconds server_timeout = 2000ms;
 /// Time within which all shards of a replica must have called.
 inline constexpr std::chrono::milliseconds group_timeout = 30000ms;
+inline constexpr std::chrono::milliseconds late_shard_timeout = 2000ms;
 /// The unit of progress and integrity; it fits a core's L2 cache.
 inline constexpr std::uint64_t chunk_bytes = 1u << 20;
 }  // namespace defaults

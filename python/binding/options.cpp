@@ -230,6 +230,7 @@ tensorhub::reference_server_options server_options_of(const nb::dict& given) {
   from.take("address", out.address);
   from.take("worker_timeout", out.catalog.worker_timeout);
   from.take("group_timeout", out.catalog.group_timeout);
+  from.take("late_shard_timeout", out.catalog.late_shard_timeout);
   from.take("recovery_grace", out.catalog.recovery_grace);
   tensorhub::server_security security;
   std::map<std::string, std::string> allowed;

@@ -33,6 +33,7 @@ class ReferenceServer(Closable):
         allowed: Mapping[str, str] | None = None,
         worker_timeout: float | None = None,
         group_timeout: float | None = None,
+        late_shard_timeout: float | None = None,
         recovery_grace: float | None = None,
     ) -> None:
         """`address`: port 0 takes any free one. `allowed`: the public keys that are admitted.
@@ -47,6 +48,7 @@ class ReferenceServer(Closable):
                 "allowed": dict(allowed or {}),
                 "worker_timeout": worker_timeout,
                 "group_timeout": group_timeout,
+                "late_shard_timeout": late_shard_timeout,
                 "recovery_grace": recovery_grace,
             }
         )

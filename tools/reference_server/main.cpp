@@ -50,6 +50,7 @@ constexpr std::string_view usage =
     "--worker-timeout-ms)\n"
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
+    "  --late-shard-timeout-ms N  the same, while a holder waits to let go of the version (2000)\n"
     "  --retain N             records (numbers and digests, no weights) kept of versions that nobody holds "
     "(16)\n"
     "  --scheduler S          nearest_source (default) or least_loaded\n"
@@ -262,6 +263,8 @@ settings parse(int argc, char** argv) {
       catalog.worker_timeout = std::chrono::milliseconds{number(name, value)};
     } else if (name == "--group-timeout-ms") {
       catalog.group_timeout = std::chrono::milliseconds{number(name, value)};
+    } else if (name == "--late-shard-timeout-ms") {
+      catalog.late_shard_timeout = std::chrono::milliseconds{number(name, value)};
     } else if (name == "--retain") {
       catalog.retained_versions = number(name, value);
     } else if (name == "--log-format") {

@@ -114,6 +114,12 @@ struct core {
     return bool{model.before.latest};
   }
 
+  /// How long all shards have from the decision until they must have called.
+  [[nodiscard]] std::chrono::milliseconds time_to_call(const operation_state& operation) const noexcept {
+    const bool is_held_up = operation.arrival_deadline < operation.decided_at + options.group_timeout;
+    return is_held_up ? options.late_shard_timeout : options.group_timeout;
+  }
+
   /// The model's workers may show, or use, what is void: `updates::withdraw_void` runs before the event ends.
   void note_void(model_state& model) noexcept { model.has_void = retention_changed = true; }
 

@@ -18,6 +18,7 @@
 
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
@@ -45,6 +46,7 @@ class operation_table {
                               replica.closed_operation && replica.operations.empty();
     if (may_be_ended) return replica.closed_operation;
     if (const auto waiting = waiting_call(worker, publishes)) return waiting;
+    if (const auto failed = failed_without(worker); !counted && !publishes && failed) return failed;
     operation_counter last = replica.closed_operation;
     if (!replica.operations.empty()) last = std::max(last, replica.operations.rbegin()->second.counter);
     return std::max(asked, operation_counter{last.value + 1});
@@ -196,6 +198,20 @@ class operation_table {
     // operation was decided or is more than one behind.
     const bool left_behind = operation->is_decided() || replica.closed_operation.value > asked.value + 1;
     return std::exchange(worker.past.missed, left_behind) && left_behind;
+  }
+  /// The last operation, if it has failed before a worker of this shard called it, and a worker of another
+  /// shard knows so, or will; zero: there is none. A worker that is new hears of that failure too, and
+  /// repeats the call together with the others. With a call of its own it would be one ahead of them.
+  [[nodiscard]] static operation_counter failed_without(const worker_state& worker) {
+    const replica_state& replica = *worker.replica;
+    if (replica.operations.empty()) return {};
+    const operation_state& last = replica.operations.rbegin()->second;
+    const bool has_failed = last.is_closed() && !last.failure.ok() && !last.is_publish;
+    if (!has_failed || !last.is_of(worker.shard.index) || last.has_called(worker.shard.index)) return {};
+    const bool is_known = detail::any_of(replica.workers, [&worker](const worker_state* each) {
+      return each != nullptr && each != &worker && each->past.called;
+    });
+    return is_known ? last.counter : operation_counter{};
   }
   /// The number of the open operation that waits for this worker's call: a publish of this version, or an
   /// update, whatever number the worker sent; zero: none.

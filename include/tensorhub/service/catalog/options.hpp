@@ -24,6 +24,9 @@ struct catalog_options {
   std::chrono::milliseconds progress_timeout = defaults::progress_timeout;
   /// Time from the decision of an operation until all shards must have called it.
   std::chrono::milliseconds group_timeout = defaults::group_timeout;
+  /// The same, where the version's holder lets go of it meanwhile: it waits so long for a shard that has not
+  /// called, and the holder's own sources wait for the holder.
+  std::chrono::milliseconds late_shard_timeout = defaults::late_shard_timeout;
   /// Time after its start during which a server never answers `not_found` and releases no memory, because
   /// workers of an earlier server may not have joined yet. Ends early for a model whose workers are all back.
   std::chrono::milliseconds recovery_grace = defaults::recovery_grace;
@@ -36,8 +39,8 @@ struct catalog_options {
 
 /// With times that clocks can add.
 [[nodiscard]] inline catalog_options validated(catalog_options options) noexcept {
-  for (auto* each :
-       {&options.worker_timeout, &options.progress_timeout, &options.group_timeout, &options.recovery_grace})
+  for (auto* each : {&options.worker_timeout, &options.progress_timeout, &options.group_timeout,
+                     &options.late_shard_timeout, &options.recovery_grace})
     *each = detail::bounded(*each);
   const auto longest = std::min(limits::heartbeat_interval, options.worker_timeout / 3);
   options.heartbeat_interval =

@@ -76,7 +76,7 @@ class publishing {
       versions_.recompute(*worker.replica);
     }
     worker.drain = drain_state{.sequence = sequence, .begun = core_.now};
-    leases_.move_readers(worker);
+    updates_.move_readers(worker);
     leases_.check_drained(worker);
   }
 
@@ -258,7 +258,7 @@ class publishing {
     }
     operation.callers[worker.shard.index] = true;
     if (operation.is_closed()) return {};
-    if (!operation.is_decided()) operation.arrival_deadline = core_.now + core_.options.group_timeout;
+    if (!operation.is_decided()) operation.decided_at = core_.now;
     core_.move_to(operation.stage, operation_stage::decided);
     operation_table::set_version(operation, request.held.version);
     updates_.resolve_ended(operation);

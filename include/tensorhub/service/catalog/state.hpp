@@ -256,7 +256,8 @@ struct operation_state {
   bool inherited = false;      ///< an earlier server has decided its version
   messages::status failure{};  ///< of a closed operation
   version_number version{};
-  time_point arrival_deadline = time_point::never();
+  time_point decided_at{};
+  time_point arrival_deadline = time_point::never();  ///< by when all shards must have called
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
   std::vector<member_state> members{};  ///< of an update: by shard, or one if only_shard; empty: `callers`
   /// By shard, who has called. A publish needs no more of its members; nor does an update that has ended,

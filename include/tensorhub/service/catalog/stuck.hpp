@@ -199,8 +199,7 @@ class stuck {
     // A shard that has begun another call no longer waits for its publish.
     if (count == 0 || caller == nullptr) return;
     if (operation.is_publish && (!caller->holds() || caller->held->version != operation.version)) return;
-    const time_point decided = operation.arrival_deadline + -duration{core_.options.group_timeout};
-    auto* entry = add(out, kind::absent_shards, *caller, decided, least);
+    auto* entry = add(out, kind::absent_shards, *caller, operation.decided_at, least);
     if (entry == nullptr) return;
     end_list(absent, count);
     entry->version = operation.version;
@@ -211,7 +210,7 @@ class stuck {
                         ? "version " + to_string(operation.version) +
                               " is not available before all shards of the replica have published it"
                         : "the version is decided: all shards of the replica must call update() within " +
-                              std::to_string(core_.options.group_timeout.count()) + " ms of that";
+                              std::to_string(core_.time_to_call(operation).count()) + " ms of that";
   }
 
   /// A shard has received every chunk, while others of its replica are still reading, or wait for a source.

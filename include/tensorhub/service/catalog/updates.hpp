@@ -355,6 +355,21 @@ class updates {
     versions_.recompute(replica);
   }
 
+  /// The worker lets go of what it holds: its readers go on elsewhere. Where there is no other source for a
+  /// shard that has not called yet, it holds up the worker, and whoever the worker reads from: the shard must
+  /// call within `late_shard_timeout` of the decision.
+  void move_readers(worker_state& source) {
+    leases_.move_readers(source);
+    for (const lease_id id : source.as_source.readers) {
+      const lease_state& lease = core_.leases.at(id);
+      operation_state* operation = lease.is_reserved() ? find_operation(*source.model, lease) : nullptr;
+      if (operation == nullptr || operation->is_closed()) continue;
+      operation->arrival_deadline =
+          std::min(operation->arrival_deadline, operation->decided_at + core_.options.late_shard_timeout);
+      table_.look_at(*operation, std::max(core_.now, operation->arrival_deadline));
+    }
+  }
+
   /// An exception, for want of memory, has ended an event in the middle: does what it may have left undone.
   void repair(model_state& model) {
     for (const auto& [name, replica] : model.replicas) {
@@ -551,7 +566,7 @@ class updates {
       worker_state* worker = replica.workers[shard];
       if (worker == nullptr || member.keeps || member.phase == phase::finished) return;
       versions_.begin_overwriting(*worker);
-      leases_.move_readers(*worker);
+      move_readers(*worker);
     });
     versions_.recompute(replica);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
@@ -569,6 +584,7 @@ class updates {
   }
   /// From now on all shards must call the operation within the group's time-out.
   void expect_all(operation_state& operation) {
+    operation.decided_at = core_.now;
     operation.arrival_deadline = core_.now + core_.options.group_timeout;
     table_.look_at(operation, operation.arrival_deadline);
   }
@@ -900,6 +916,17 @@ class updates {
     return {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" + model.name +
                                  "' became available; " + what_there_is(model, member.selector)};
   }
+  [[nodiscard]] messages::status came_too_late(const operation_state& operation, std::uint32_t shard) const {
+    const std::chrono::milliseconds given = core_.time_to_call(operation);
+    std::string out = "shard " + std::to_string(shard) + " of replica '" + operation.replica->name +
+                      "' did not call update() within " + std::to_string(given.count()) +
+                      " ms of the first one";
+    if (given != core_.options.group_timeout)
+      out +=
+          ", and the only holder of version " + to_string(operation.version) +
+          " that has room for it lets go of that version: call update() in all shards at about the same time";
+    return {errc::group_failed, std::move(out)};
+  }
   void expire(operation_state& operation) {
     time_point next = time_point::never();
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
@@ -912,9 +939,7 @@ class updates {
       else if (waits)
         close_failed(operation, waited_in_vain(operation, member, shard));
       else
-        close_failed(operation,
-                     {errc::group_failed, "shard " + std::to_string(shard) + " of replica '" +
-                                              operation.replica->name + "' did not call update() in time"});
+        close_failed(operation, came_too_late(operation, shard));
     });
     table_.look_at(operation, next);
   }
