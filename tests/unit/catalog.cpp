@@ -449,6 +449,29 @@ TEST_CASE("catalog: the same version has the same bytes for ever") {
   CHECK(server.available() == versions{5});
 }
 
+TEST_CASE("catalog: a second replica that publishes is told of in the log, once; a successor is not") {
+  driver<> server;
+  int told = 0;
+  const auto warnings = [&] {
+    for (const log_line& line : server.core.take_log())
+      told += line.text.find("has published too") != line.text.npos ? 1 : 0;
+    return told;
+  };
+  const incarnation first = server.join(1, "trainer-a"), second = server.join(2, "trainer-b");
+  server.join(3, "trainer-a@snapshot");
+  REQUIRE(server.publish(first, 1).ok());
+  REQUIRE(server.publish({3}, 2).ok());  // the same trainer's
+  CHECK(warnings() == 0);
+  REQUIRE(server.publish(second, 3).ok());
+  REQUIRE(server.publish(second, 4).ok());
+  CHECK(warnings() == 1);
+  const incarnation young = server.join(4, "trainer-b");
+  server.send(first, messages::leave_request{});
+  server.send({3}, messages::leave_request{});
+  REQUIRE(server.publish(young, 5).ok());
+  CHECK(warnings() == 1);
+}
+
 TEST_CASE("catalog: publishing the next version without unpublish ends the one before and its leases") {
   driver server;
   server.join(1, "trainer");

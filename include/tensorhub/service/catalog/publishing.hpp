@@ -227,7 +227,7 @@ class publishing {
         worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;
     if (!held.open) {
       if (const auto agreed = agree_on_publish(worker, request, counter); !agreed.ok()) return agreed;
-      worker.past.published = version;
+      if (!std::exchange(worker.past.published, version)) warn_of_two_trainers(worker);
     }
     model.latest_seen = std::max(model.latest_seen, version);
     if (!is_shown) leases_.forget_drain(worker);  // the readers of an open version read on when it is whole
@@ -239,6 +239,26 @@ class publishing {
     versions_.recompute(*worker.replica);
     versions_.forget_old(model);
     return {};
+  }
+
+  /// At a worker's first publish: another replica, which has published too, is still here. They may be a
+  /// trainer and its successor; but two that both go on would take turns, each with a part of the versions.
+  void warn_of_two_trainers(const worker_state& worker) {
+    const auto has_published = [](const worker_state* each) {
+      return each != nullptr && each->past.published;
+    };
+    const auto own = relatives_of(*worker.replica);
+    for (const auto& [name, replica] : worker.model->replicas) {
+      if (detail::contains(own, replica.get()) || detail::none_of(replica->workers, has_published)) continue;
+      log_fields fields{.model = worker.model->name, .replica = worker.replica->name};
+      fields.version = worker.past.published;
+      return core_.log(
+          log_level::warning,
+          who(worker) + " publishes version " + to_string(worker.past.published) + ", and replica '" + name +
+              "', which has published too, is still here: end one of them, or give both the same "
+              "replica name, so that the newer process takes the place of the older one",
+          std::move(fields));
+    }
   }
 
   /// Checks that the shards of a replica publish the same version in the same call.
