@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -19,7 +20,19 @@ _carrier: threading.Thread | None = None
 
 def _carry() -> None:
     while (line := _core.next_log_line()) is not None:
-        _logger.log(_LEVELS[line[0]], "%s", line[1])
+        level, text = _LEVELS[line[0]], line[1]
+        # What a handler or a filter of the program raises, SystemExit too, must not end the lines behind this one.
+        try:
+            _logger.log(level, "%s", text)
+        except BaseException:  # noqa: BLE001
+            _report(level, text)
+
+
+def _report(level: int, text: str) -> None:
+    """Prints the exception being handled as logging does: on stderr, unless `logging.raiseExceptions` is false."""
+    with contextlib.suppress(BaseException):  # the program may have replaced stderr by an object that raises, too
+        lost = {"name": _logger.name, "levelno": level, "msg": "%s", "args": (text,)}
+        logging.Handler().handleError(logging.makeLogRecord(lost))
 
 
 def start() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 import os
 import pickle
 import signal
@@ -427,6 +428,42 @@ def test_log_lines_come_to_logging(server: th.ReferenceServer, caplog: pytest.Lo
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.05)
     assert any("trainer-0" in each.getMessage() for each in caplog.records)
+
+
+class RaisingOnce(logging.Handler):
+    """Raises for the first line that it gets, and counts all of them."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__()
+        self.raised = raised
+        self.lines = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines += 1
+        if self.lines == 1:
+            raise self.raised
+
+
+@pytest.mark.parametrize("raised", [RuntimeError("the disk is full"), SystemExit("the disk is full")])
+def test_a_log_handler_that_raises_gets_the_next_lines(
+    server: th.ReferenceServer, capsys: pytest.CaptureFixture[str], raised: BaseException
+) -> None:
+    logger, handler = logging.getLogger("tensorhub"), RaisingOnce(raised)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        deadline = time.monotonic() + 10
+        while handler.lines < 3 and time.monotonic() < deadline:
+            publisher(server).publish(1)  # the process that joins replaces the one before it, which is a line
+            time.sleep(0.05)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert handler.lines >= 3
+    reported = capsys.readouterr().err
+    assert reported.count("the disk is full") == 1
+    assert "Logging error" in reported
 
 
 def test_closed_objects_say_so(server: th.ReferenceServer) -> None:
