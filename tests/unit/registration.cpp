@@ -185,6 +185,7 @@ TEST_CASE("registration: overlapping tensors are refused, both by name") {
     CHECK(refused.code() == errc::invalid_argument);
     CHECK(contains(refused.what(), "'a'"));
     CHECK(contains(refused.what(), "'b'"));
+    CHECK(contains(refused.what(), "if they are tied, add the memory once"));
   }
 }
 

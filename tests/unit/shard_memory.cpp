@@ -331,6 +331,7 @@ TEST_CASE("shard memory: overlapping tensors are both named, touching ones are f
     CHECK(found.code() == errc::invalid_argument);
     CHECK(contains(found.what(), "'t0'"));
     CHECK(contains(found.what(), "'t1'"));
+    CHECK(contains(found.what(), "if they are tied, add the memory once"));
     CHECK(found.context().model == "policy");
   }
 }

@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -89,6 +90,9 @@ struct registration_plan {
   std::vector<place> places{};          ///< one per item, in the items' order
   std::uint64_t padding_bytes = 0;
 };
+
+/// What is said of two tensors that share a byte: which they are, and what to do.
+[[nodiscard]] std::string overlap_sentence(std::string_view one, std::string_view other);
 
 /// The positions of two ranges that share a byte, if there are any. Empty ranges overlap nothing.
 [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> find_overlap(

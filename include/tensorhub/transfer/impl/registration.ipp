@@ -11,6 +11,12 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+TENSORHUB_DECL std::string overlap_sentence(std::string_view one, std::string_view other) {
+  return "the memory of tensors '" + std::string{one} + "' and '" + std::string{other} +
+         "' overlaps: each needs memory of its own; if they are tied, add the memory once, "
+         "under one name, in every worker alike";
+}
+
 TENSORHUB_DECL std::optional<std::pair<std::size_t, std::size_t>> find_overlap(
     std::span<const memory_range> ranges) {
   std::vector<std::size_t> order;
@@ -73,8 +79,7 @@ TENSORHUB_DECL registration_plan plan_registration(std::span<const registration_
     bool joined = false;
     if (before != nullptr) {
       if (before->range.data + before->range.bytes > item.range.data)
-        throw error(errc::invalid_argument, "the memory of tensors '" + std::string{before->name} +
-                                                "' and '" + std::string{item.name} + "' overlaps");
+        throw error(errc::invalid_argument, overlap_sentence(before->name, item.name));
       gap = static_cast<std::uint64_t>(item.range.data - (before->range.data + before->range.bytes));
       joined = registration_detail::joins(*before, item, limits.max_gap_bytes) &&
                plan.regions.back().bytes + gap + item.range.bytes <= limits.max_region_bytes;

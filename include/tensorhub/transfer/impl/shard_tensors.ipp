@@ -39,9 +39,7 @@ TENSORHUB_DECL layout shard_tensors::build_layout(std::uint64_t chunk_bytes,
     throw error(errc::invalid_argument, "no tensor was added: add all tensors first", context);
   if (const auto found = find_overlap(ranges_)) {
     throw error(errc::invalid_argument,
-                "the memory of tensors '" + specs_[found->first].name + "' and '" +
-                    specs_[found->second].name + "' overlaps",
-                context);
+                overlap_sentence(specs_[found->first].name, specs_[found->second].name), context);
   }
   return layout{specs_, chunk_bytes};
 }
