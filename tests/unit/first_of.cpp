@@ -452,6 +452,15 @@ TEST_CASE("damaged addresses are refused, whole ones are read back") {
   CHECK(!first_of_detail::decode(std::string(5000, 'x'), 3));
 }
 
+TEST_CASE("an address is read by people as those of its members, also of members that are compositions") {
+  using namespace first_of_detail;
+  const std::string inner = encode({"machine", "", {{0, "tcp://10.0.0.1:4711"}, {1, "tls://10.0.0.1:4712"}}});
+  const std::string text = encode({"machine", "eu-1", {{0, "same-host://x/7"}, {2, inner}}});
+  CHECK(readable_address(text) == "same-host://x/7, tcp://10.0.0.1:4711, tls://10.0.0.1:4712");
+  for (const std::string other : {"tcp://10.0.0.1:4711", "", "first_of/1 9999:", "first_of/1 0:0:"})
+    CHECK(readable_address(other) == other);
+}
+
 TEST_CASE("damaged keys end as access_denied, once each") {
   node source{1, {}, std::byte{5}};
   node reader{2};

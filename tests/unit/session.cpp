@@ -2,6 +2,8 @@
 /// The session, message by message and action by action. Sources that come and go while it reads:
 /// session_sources.cpp; servers that come and go: session_recovery.cpp.
 
+#include <tensorhub/transfer/first_of/address.hpp>
+
 #include "session_driver.hpp"
 
 using namespace session_test;
@@ -536,6 +538,23 @@ TEST_CASE("session: the deadline of an update names what was waited for") {
     CHECK(worker.result(ticket).value().outcome.sentence ==
           "the deadline passed while waiting for the other shards of the replica");
   }
+}
+
+TEST_CASE("session: a source that several transports reach is named by all of its addresses") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.core.update(worker.now, latest, worker.in(2s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  messages::assignment source = driver::source(3);
+  source.address.text =
+      first_of_detail::encode({"machine", "", {{0, "same-host://1"}, {1, "tcp://a.b:4711"}}});
+  worker.answer(driver::assign(source));
+  worker.begin_reading(3);
+  worker.pass_heard(2000ms);
+  CHECK(worker.action<session_actions::stop_pull>().reason.sentence ==
+        "the deadline passed while waiting for the bytes of version 3 from trainer at same-host://1, "
+        "tcp://a.b:4711");
+  CHECK_FALSE(worker.result(ticket).has_value());
 }
 
 TEST_CASE("session: cancel ends an update, and only that") {

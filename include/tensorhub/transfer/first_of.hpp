@@ -77,7 +77,8 @@ enum class encryption : std::uint8_t {
 
 template <transport... Members>
 class first_of {
-  static_assert(sizeof...(Members) >= 1 && sizeof...(Members) <= 16, "first_of takes 1 to 16 transports");
+  static_assert(sizeof...(Members) >= 1 && sizeof...(Members) <= first_of_detail::most_members,
+                "first_of takes 1 to 16 transports");
   static constexpr std::size_t count = sizeof...(Members);
   using indices = std::make_index_sequence<count>;
   template <std::size_t I>
@@ -335,7 +336,7 @@ class first_of {
     const auto where = first_of_detail::decode(address.text, count);
     if (!where)
       throw error(errc::transport_failed,
-                  std::string{name} + ": '" + address.text.substr(0, 200) +
+                  std::string{name} + ": '" + first_of_detail::readable_address(address.text).substr(0, 200) +
                       "' is not an address of a first_of: the peer uses another transport");
     endpoint made{peer};
     attempts tried;

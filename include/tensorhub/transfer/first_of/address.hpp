@@ -51,8 +51,15 @@ void append_field(std::string& text, std::string_view field);
 
 [[nodiscard]] std::optional<std::string_view> take_field(std::string_view& text) noexcept;
 
+/// A composition has no more members.
+inline constexpr std::size_t most_members = 16;
+
 /// Empty: the text is not an address of `first_of`, or it is damaged.
 [[nodiscard]] std::optional<place> decode(std::string_view text, std::size_t member_count);
+
+/// An address for sentences: of a composition those of its members ("same-host://..., tcp://10.0.0.1:4711"),
+/// any other text as it is.
+[[nodiscard]] std::string readable_address(std::string_view text);
 
 inline constexpr std::size_t key_check_bytes = sizeof(std::uint64_t);
 inline constexpr std::size_t key_entry_bytes = 2 + sizeof(std::uint64_t);

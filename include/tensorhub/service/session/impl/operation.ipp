@@ -3,6 +3,7 @@
 /// Definitions of operation.hpp.
 
 #include "tensorhub/service/session/operation.hpp"
+#include "tensorhub/transfer/first_of/address.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
 
@@ -18,7 +19,8 @@ TENSORHUB_DECL bool known_sources::give_up(lease_id lease) {
 TENSORHUB_DECL std::string running::source_names() const {
   std::string text;
   for (const messages::assignment& source : sources.current)
-    text += (text.empty() ? "" : ", ") + source.source_replica + " at " + source.address.text;
+    text += (text.empty() ? "" : ", ") + source.source_replica + " at " +
+            first_of_detail::readable_address(source.address.text);
   return text.empty() ? "no source (none is left)" : text;
 }
 

@@ -68,6 +68,15 @@ TENSORHUB_DECL std::optional<place> decode(std::string_view text, std::size_t me
   return where;
 }
 
+TENSORHUB_DECL std::string readable_address(std::string_view text) {
+  const std::optional<place> where = decode(text, most_members);
+  if (!where || where->members.empty()) return std::string{text};
+  std::string out;
+  for (const place::member& each : where->members)
+    out += (out.empty() ? "" : ", ") + readable_address(each.address);  // a member may be a composition
+  return out;
+}
+
 TENSORHUB_DECL std::uint64_t key_checksum(std::span<const std::byte> entries) noexcept {
   std::uint64_t sum = 0x9e3779b97f4a7c15u + entries.size();
   for (std::size_t at = 0; at < entries.size(); at += sizeof(std::uint64_t)) {
