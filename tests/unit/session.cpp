@@ -81,6 +81,17 @@ TEST_CASE("session: a server that does not answer is named at the deadline of th
             "no answer from the reference server at tcp://server:5570 within 2000 ms") == 0);
 }
 
+TEST_CASE("session: a join that has no time says so, and accuses no server") {
+  driver worker;
+  for (const auto given : {0ms, -5ms}) {
+    const auto ticket = worker.core.join(worker.now, worker.in(given));
+    worker.pass(1ms);
+    const auto outcome = worker.result(ticket).value().outcome;
+    CHECK(outcome.code == errc::disconnected);
+    CHECK_MESSAGE(outcome.sentence.find("the time-out left no time") == 0, outcome.sentence);
+  }
+}
+
 TEST_CASE("session: joins at the same time are one request, and each ends by its own deadline") {
   driver worker;
   const auto short_one = worker.core.join(worker.now, worker.in(1s));

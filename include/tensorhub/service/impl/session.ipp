@@ -77,11 +77,13 @@ TENSORHUB_DECL void session::end_late_joins(time_point now) {
   const std::vector<session_detail::waiting_join> all = joins_;
   for (const session_detail::waiting_join& each : all) {
     if (now < each.deadline) continue;
-    const std::string waited = std::to_string(session_detail::milliseconds_until(each.began, each.deadline));
-    cancel_join(each.ticket,
-                {errc::disconnected,
-                 "no answer from the reference server at " + options_.server + " within " + waited +
-                     " ms: is it running there, and is it a TensorHub server?" + contact_.refusal});
+    const std::string server = "the reference server at " + options_.server;
+    const auto waited = session_detail::milliseconds_until(each.began, each.deadline);
+    const std::string sentence =
+        waited == 0 ? "the time-out left no time to wait for an answer from " + server + ": give a longer one"
+                    : "no answer from " + server + " within " + std::to_string(waited) +
+                          " ms: is it running there, and is it a TensorHub server?";
+    cancel_join(each.ticket, {errc::disconnected, sentence + contact_.refusal});
   }
 }
 
