@@ -581,7 +581,12 @@ TEST_CASE("tls: options that cannot work are errors at once") {
   };
   CHECK(contains(sentence_of([] { tls{{}, source_id}; }), "option certificate_file is empty"));
   CHECK(contains(sentence_with([](auto& o) { o.ca_file.clear(); }), "option ca_file is empty"));
-  CHECK(contains(sentence_with([](auto& o) { o.key_file += ".none"; }), ".none cannot be used"));
+  const std::string no_file = sentence_with([](auto& o) { o.key_file += ".none"; });
+  CHECK(contains(no_file, ".none cannot be used"));
+  CHECK_MESSAGE(contains(no_file, "No such file or directory"), no_file);
+  const std::string nowhere = "/nonexistent/file.pem";
+  CHECK(contains(sentence_with([&](auto& o) { o.certificate_file = nowhere; }), "No such file or directory"));
+  CHECK(contains(sentence_with([&](auto& o) { o.ca_file = nowhere; }), "No such file or directory"));
   CHECK(contains(sentence_with([](auto& o) { o.ca_file = o.key_file; }), "ca_file"));
   CHECK(contains(sentence_with([&](auto& o) { o.key_file = ours.issue({}).key_file; }), "key_file"));
   CHECK(contains(sentence_with([](auto& o) { o.ciphersuites = "ROT13"; }), "ROT13"));

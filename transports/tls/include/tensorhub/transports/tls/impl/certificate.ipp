@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
+#include <cstring>
 
 #include "tensorhub/transports/tls/certificate.hpp"
 
@@ -12,7 +13,11 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tls_detail {
 
 TENSORHUB_DECL std::string openssl_trouble() {
   const unsigned long code = ::ERR_peek_last_error();
-  ::ERR_clear_error();
+  int failed = 0;  // `errno` of the last call of the system that has failed
+  for (unsigned long each = ::ERR_get_error(); each != 0; each = ::ERR_get_error())
+    if (ERR_SYSTEM_ERROR(each)) failed = ERR_GET_REASON(each);
+  const bool says_system = ERR_SYSTEM_ERROR(code) || ERR_GET_REASON(code) == ERR_R_SYS_LIB;
+  if (says_system && failed != 0) return std::strerror(failed);  // OpenSSL's own words are "system lib"
   const char* const reason = code == 0 ? nullptr : ::ERR_reason_error_string(code);
   return reason == nullptr ? "OpenSSL error " + std::to_string(code) : reason;
 }
