@@ -70,7 +70,9 @@ struct worker_options {
   /// Called one line at a time, in a thread of the library's; must not call the worker, nor end it. The end
   /// of the worker waits for it.
   std::function<void(const log_line&)> log{};
-  /// Every chunk of an update, as it arrives; called from the update's threads, must not call the worker.
+  /// Every chunk of an update, as it arrives; called from the update's threads, must not call the worker. An
+  /// update in which it throws fails as `system_failed`, with what the exception says; of an update in place
+  /// the tensors then belong to no version, until the next one succeeds.
   std::function<void(const chunk_event&)> trace{};
 };
 

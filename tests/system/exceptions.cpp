@@ -46,6 +46,7 @@ TEST_CASE("a trace that throws fails its update with an error; the next update w
   rollout reader{options};
   std::string sentence;
   CHECK(code_of([&] { reader.worker.update(latest, 5s); }, &sentence) == errc::system_failed);
+  CHECK_MESSAGE(contains(sentence, "the trace callback of the worker's options has thrown"), sentence);
   CHECK(contains(sentence, "the trace is full"));
   throws = false;
   CHECK(reader.worker.update(latest, 20s).version == 1);

@@ -84,7 +84,8 @@ class pull_driver {
     std::function<void(std::span<const chunk_index>, std::span<const digest128>)> confirmed{};
     /// The version was open, and this is its table. Called once, as `confirmed`.
     std::function<void(std::span<const digest128>)> settled{};
-    std::function<void(const chunk_event&)> traced{};  ///< called by any lane, without a lock
+    /// The user's. Any lane calls it, without a lock; what it throws ends the transfer.
+    std::function<void(const chunk_event&)> traced{};
   };
 
   virtual ~pull_driver();

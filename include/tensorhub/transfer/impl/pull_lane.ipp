@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/pull_lane.hpp"
 
@@ -359,8 +360,15 @@ TENSORHUB_DECL void pull_lane::batch_arrived(const batch& digested, std::span<co
 
 TENSORHUB_DECL void pull_lane::trace(const channel_record& channel, chunk_index chunk,
                                      completion_status status, time_point at) {
-  driver_->handlers_.traced({chunk, name_of(channel.slot), number_, posted_at_[chunk], at, status});
+  const chunk_event event{chunk, name_of(channel.slot), number_, posted_at_[chunk], at, status};
   posted_at_.erase(chunk);
+  try {
+    driver_->handlers_.traced(event);
+  } catch (...) {
+    throw error(errc::system_failed,
+                "the trace callback of the worker's options has thrown, which ends the transfer: " +
+                    detail::exception_text());
+  }
 }
 
 TENSORHUB_DECL std::string_view pull_lane::name_of(source_slot slot) const {
