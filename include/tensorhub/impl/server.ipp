@@ -579,7 +579,7 @@ class catalog_server::loop {
 
 TENSORHUB_DECL catalog_server::catalog_server(options how, any_scheduler scheduler,
                                               any_consistency consistency)
-    : loop_{detail::with_sockets("the reference server", [&] {
+    : loop_{detail::with_sockets("the reference server", detail::descriptors_of_server, [&] {
         return std::make_unique<loop>(std::move(how), std::move(scheduler), std::move(consistency));
       })} {}
 TENSORHUB_DECL catalog_server::~catalog_server() = default;

@@ -18,6 +18,7 @@
 #include <zmq.hpp>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/units.hpp"
@@ -58,9 +59,17 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
-/// What `make` returns: something with sockets. What ZeroMQ throws becomes an error that begins with `owner`.
+/// ZeroMQ ends the process (abort) if there is no descriptor for the epoll of one of its threads, or to look
+/// at the network's interfaces. What a control connection opens with the process's first context is 10, what a
+/// server with keys opens is 14; the rest is for other threads that open files meanwhile.
+inline constexpr std::size_t descriptors_of_connection = 16;
+inline constexpr std::size_t descriptors_of_server = 24;
+
+/// What `make` returns: something with sockets. What ZeroMQ throws becomes an error that begins with `owner`,
+/// and so does a want of `descriptors`, before anything is made.
 template <typename Make>
-[[nodiscard]] auto with_sockets(const std::string& owner, Make&& make) {
+[[nodiscard]] auto with_sockets(const std::string& owner, std::size_t descriptors, Make&& make) {
+  require_descriptors(owner, descriptors);
   try {
     return std::forward<Make>(make)();
   } catch (const zmq::error_t& e) {

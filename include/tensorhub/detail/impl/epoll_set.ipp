@@ -15,7 +15,7 @@ TENSORHUB_DECL epoll_set::epoll_set(std::string_view owner)
     : owner_{owner}, set_{::epoll_create1(EPOLL_CLOEXEC)} {
   if (!set_)
     throw error(errc::system_failed, owner_ + ": no epoll: " + std::strerror(errno) +
-                                         ": raise the limit of descriptors (ulimit -n)");
+                                         ": raise the limit of open files (ulimit -n)");
 }
 
 TENSORHUB_DECL void epoll_set::must_add(int descriptor, std::uint64_t number) {

@@ -23,7 +23,8 @@ TENSORHUB_DECL wake_event::wake_event(std::string_view owner)
   const int failure = errno;
   std::string sentence{owner};
   if (!owner.empty()) sentence += ": ";
-  throw error(errc::system_failed, sentence + "no eventfd: " + std::strerror(failure));
+  throw error(errc::system_failed, sentence + "no eventfd: " + std::strerror(failure) +
+                                       ": raise the limit of open files (ulimit -n)");
 }
 
 TENSORHUB_DECL void wake_event::raise() const noexcept {

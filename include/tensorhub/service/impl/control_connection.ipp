@@ -349,7 +349,7 @@ class control_connection::loop {
 
 TENSORHUB_DECL control_connection::control_connection(std::string servers,
                                                       std::optional<client_security> security)
-    : loop_{detail::with_sockets("the control connection to " + servers,
+    : loop_{detail::with_sockets("the control connection to " + servers, detail::descriptors_of_connection,
                                  [&] { return std::make_unique<loop>(servers, std::move(security)); })} {}
 TENSORHUB_DECL control_connection::~control_connection() = default;
 TENSORHUB_DECL bool control_connection::fits(const std::string& servers,
