@@ -65,6 +65,8 @@ struct reference_server_statistics : catalog_statistics {
   std::uint64_t flooding_connections = 0;  ///< closed: too many messages, or too large
   /// Not sent: the connection does not take those before, or asks too much.
   std::uint64_t unread_answers = 0;
+  /// Looks, one a second, that have found no descriptor left for another connection.
+  std::uint64_t descriptor_shortages = 0;
   // With security only:
   std::uint64_t refused_connections = 0;  ///< with keys that are not on the allow-list
   std::uint64_t failed_handshakes = 0;    ///< no CURVE, another server's key, garbage

@@ -3,8 +3,12 @@
 
 #include "support/few_descriptors.hpp"
 
+#include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
+#include <atomic>
 #include <cstddef>
 #include <filesystem>
 #include <iterator>
@@ -14,13 +18,16 @@
 #include "support/calls.hpp"
 #include "support/child_process.hpp"
 #include "tensorhub/detail/descriptor_limit.hpp"
+#include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/security.hpp"
 #include "tensorhub/server.hpp"
 #include "tensorhub/service/control_connection.hpp"
+#include "tensorhub/service/handshake.hpp"
 #include "tensorhub/service/zmq_socket.hpp"
 
 using namespace tensorhub;
 using calls::code_of;
+using calls::comes_true;
 using calls::contains;
 
 namespace {
@@ -83,4 +90,51 @@ TEST_CASE("few descriptors: whether there is another one") {
   scarce.give(1);
   CHECK(detail::has_free_descriptor());
   CHECK(detail::has_free_descriptor());  // it was given back
+}
+
+// Who is not let in can be told nothing: the server's log has to say it.
+TEST_CASE("few descriptors: a server that has none left says so, and counts it") {
+  std::atomic<int> said = 0;
+  reference_server_options options;
+  options.log = [&said](const log_line& line) {
+    if (line.level == log_level::warning && contains(line.text, "ulimit -n")) ++said;
+  };
+  const reference_server<> server{options};
+  CHECK(server.statistics().descriptor_shortages == 0);
+  const few_descriptors scarce{0};
+  CHECK(comes_true([&] { return server.statistics().descriptor_shortages >= 3; }));
+  CHECK(said >= 1);
+  CHECK(said < 3);  // not each time
+}
+
+// The kernel connects them all the same.
+TEST_CASE("few descriptors: who is not let in learns that the server may have none left") {
+  zmq::context_t context;
+  const detail::unique_fd full{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in place{};
+  socklen_t bytes = sizeof place;
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(full.get(), reinterpret_cast<const sockaddr*>(&place), bytes) == 0);
+  REQUIRE(::listen(full.get(), 8) == 0);
+  REQUIRE(::getsockname(full.get(), reinterpret_cast<sockaddr*>(&place), &bytes) == 0);
+  const std::string address = "tcp://127.0.0.1:" + std::to_string(ntohs(place.sin_port));
+  std::optional<client_security> keys;
+  zmq::socket_t newcomer = detail::bounded_socket(context, zmq::socket_type::dealer);
+  SUBCASE("without keys") {}
+  SUBCASE("with keys") {
+    keys = {make_curve_keys().public_key, make_curve_keys()};
+    newcomer.set(zmq::sockopt::curve_publickey, keys->keys.public_key);
+    newcomer.set(zmq::sockopt::curve_secretkey, keys->keys.secret_key);
+    newcomer.set(zmq::sockopt::curve_serverkey, keys->server_key);
+  }
+  newcomer.set(zmq::sockopt::handshake_ivl, 50);
+  detail::handshake_monitor monitor{context, newcomer, detail::handshake_failures};
+  newcomer.connect(address);
+  std::optional<detail::handshake_event> event;
+  REQUIRE(comes_true([&] { return (event = monitor.next()).has_value(); }));
+  const detail::handshake_trouble trouble = detail::explain_handshake(*event, address, keys);
+  CHECK_FALSE(trouble.certain);
+  CHECK(trouble.why.code == errc::disconnected);
+  CHECK_MESSAGE(contains(trouble.why.sentence, "descriptor"), trouble.why.sentence);
 }

@@ -87,7 +87,9 @@ constexpr std::string_view usage =
     "read "
     "and\n"
     "                         replace every model\n"
-    "It prints its address, serves until it gets SIGINT or SIGTERM, and without keys needs no files.\n";
+    "It prints its address, serves until it gets SIGINT or SIGTERM, and without keys needs no files. Each "
+    "process\n"
+    "with workers takes a descriptor of it: as many can connect as ulimit -Hn allows, less about 20.\n";
 
 [[noreturn]] void refuse(const std::string& sentence) {
   std::fprintf(stderr, "reference_server: %s\nreference_server --help lists all options\n", sentence.c_str());

@@ -61,6 +61,9 @@ TENSORHUB_DECL void write_refusals(page& out, const reference_server_statistics&
                                    const page::labels& about) {
   out.counter("tensorhub_server_flooding_connections_total", "Closed: they sent too much.", about,
               seen.flooding_connections);
+  out.counter("tensorhub_server_descriptor_shortages_total",
+              "Looks, one a second, that found no descriptor left for another connection.", about,
+              seen.descriptor_shortages);
   out.counter("tensorhub_server_refused_connections_total", "Of keys that are not on the allow-list.", about,
               seen.refused_connections);
   out.counter("tensorhub_server_failed_handshakes_total", "Connections without CURVE, or with a wrong key.",

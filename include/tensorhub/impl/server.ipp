@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/exception_text.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/server_groups.hpp"
@@ -84,6 +85,7 @@ class catalog_server::loop {
     out.crowded_messages = tally_.crowded.value();
     out.flooding_connections = tally_.flooding.value();
     out.unread_answers = tally_.unread.value();
+    out.descriptor_shortages = tally_.short_of_descriptors.value();
     if (guard_) {
       out.flooding_connections += guard_->closed();
       out.refused_connections = guard_->refused();
@@ -184,6 +186,7 @@ class catalog_server::loop {
     const bool more = receive_some();
     const time_point now = clock_.now();
     detect_pause(now);
+    detect_shortage(now);
     if (guard_) review_rights();
     if (now >= next_timer()) catalog_.advance(now, drained_ < began && is_behind(now));
     flush();
@@ -217,6 +220,21 @@ class catalog_server::loop {
          "the reference server's process was stopped for " +
              std::to_string((now - expected).count() / 1'000'000) +
              " ms: liveness timeouts are suspended until queued heartbeats are processed",
+         {}});
+  }
+
+  /// Whoever is not accepted for want of a descriptor can be told nothing, and ZeroMQ reports nothing either,
+  /// unless a monitor takes an event for each attempt of an I/O thread that goes on trying.
+  void detect_shortage(time_point now) {
+    if (now < shortage_.look_at) return;
+    shortage_.look_at = now + std::chrono::seconds{1};
+    if (detail::has_free_descriptor()) return;
+    tally_.short_of_descriptors.add();
+    if (now < shortage_.say_at) return;
+    shortage_.say_at = now + std::chrono::seconds{10};
+    say({log_level::warning,
+         "the reference server has no descriptor left, so that no other process can connect: raise the limit "
+         "of open files (ulimit -n); each process with workers takes one",
          {}});
   }
 
@@ -521,7 +539,7 @@ class catalog_server::loop {
   void say_limited(log_line line) {
     if (!options_.log || line.level > options_.level) return;
     if (line.level == log_level::debug) return say(line);  // an operator has asked for each of them
-    detail::log_limiter& limiter = line.level == log_level::info ? news_ : warnings_;
+    detail::log_limiter& limiter = line.level == log_level::info ? limiters_.news : limiters_.warnings;
     if (const auto passed = limiter.pass(std::move(line), detail::log_limiter::clock::now())) say(*passed);
   }
   void say(const log_line& line) const {
@@ -536,6 +554,7 @@ class catalog_server::loop {
     detail::counter crowded;
     detail::counter flooding;
     detail::counter unread;
+    detail::counter short_of_descriptors;
     detail::counter forged;
     detail::counter revoked;
   };
@@ -561,8 +580,10 @@ class catalog_server::loop {
     std::string connection{};   ///< scratch
     std::size_t routes = 1024;  ///< before strangers are looked for among them
   } budgets_;
-  detail::log_limiter warnings_{200, 2};
-  detail::log_limiter news_{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
+  struct {
+    detail::log_limiter warnings{200, 2};
+    detail::log_limiter news{20'000, 20};  ///< who joins and leaves: a fleet may do so at once
+  } limiters_;
   encoder encoder_;
   decoder decoder_;
   std::unordered_map<incarnation, route> routes_;
@@ -572,6 +593,10 @@ class catalog_server::loop {
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
   time_point timers_from_{};                  ///< timers are suspended until then
   time_point drained_{};                      ///< when no message waited
+  struct {
+    time_point look_at{};
+    time_point say_at{};  ///< again at the earliest
+  } shortage_;            ///< of descriptors
   detail::wake_event signal_;
   std::optional<detail::curve_guard> guard_;  ///< with security
   std::jthread thread_;                       ///< last member: uses all members above

@@ -5,6 +5,7 @@
 #include "tensorhub/service/handshake.hpp"
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -67,6 +68,14 @@ TENSORHUB_DECL handshake_trouble explain_handshake(const handshake_event& event,
     return {{errc::protocol_mismatch, server + " is secured by CURVE: set the option security to its "
                                                "public key and to a key pair that it allows"},
             true};
+  }
+  // ZeroMQ's own time-out; whoever closes the connection leaves another errno.
+  if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && event.value == EAGAIN) {
+    return {{errc::disconnected,
+             server + " has been connected to, and says nothing: it is stopped or too busy, or it "
+                      "has no descriptor left to let this process in (its log says so; "
+                      "ulimit -n)"},
+            false};
   }
   if (ours) {
     return {{errc::refused, server + " ends the secured handshake: either server_key (" + ours->server_key +
