@@ -115,9 +115,8 @@ class any_subscriber {
   // ---- receive
 
   /// In place: into the live weights. Staged, double-buffered: `stage` and then `install`, if the version is
-  /// not live already; what is live stays as it is when that fails. (Shards hear of new versions at different
-  /// times, and call alike: of several shards each stages what is live again, unless it is asked for by its
-  /// number.)
+  /// not live already; what is live stays as it is when that fails. (What is live may differ between shards,
+  /// and all make the same calls: of several shards each stages the version also where it is live.)
   TENSORHUB_DECL update_report update(version_selector selector = latest,
                                       std::chrono::milliseconds timeout = defaults::update_timeout,
                                       update_reach reach = update_reach::anywhere);
@@ -229,10 +228,9 @@ class any_subscriber {
     update_reach reach = update_reach::anywhere;
   };
   TENSORHUB_DECL update_report carry_out(const update_call& call, std::chrono::milliseconds timeout);
-  /// If what is live is what an update would take. Asks the server; empty also where shards might answer
-  /// differently.
-  [[nodiscard]] TENSORHUB_DECL std::optional<update_report> kept_report(
-      version_selector selector, std::chrono::steady_clock::time_point until);
+  /// If what is live is what an update would take. Asks the server; always empty for one of several shards.
+  [[nodiscard]] TENSORHUB_DECL std::optional<update_report> kept_report(version_selector selector,
+                                                                        std::chrono::milliseconds timeout);
 
   // ---- for what shows both sides to others; not before `join`
   [[nodiscard]] const worker_options& options() const noexcept { return options_; }

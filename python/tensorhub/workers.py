@@ -627,13 +627,19 @@ class Subscriber(_InPlace):
         """
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
-        deadline = time.monotonic() + timeout
-        kept = self._inner.kept_report(*_selector(version, at_least), timeout)
+        started = time.monotonic()
+        deadline = started + timeout
+        kept = self._inner.kept_report(*_selector(version, at_least), timeout, retry)
         if kept is not None:
             return _update_report(kept)
         report = self._receive(version, at_least, max(0.0, deadline - time.monotonic()), prefer_local, retry)
         installed = self._inner.install(max(0.0, deadline - time.monotonic()), retry, stream)
-        return replace(report, lost=report.lost or installed["lost"])
+        return replace(
+            report,
+            kept=report.kept and installed["kept"],
+            lost=report.lost or installed["lost"],
+            seconds=time.monotonic() - started,
+        )
 
     def stage(
         self,

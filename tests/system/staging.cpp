@@ -411,6 +411,12 @@ TEST_CASE_TEMPLATE("update where there are two memories is stage and install, an
   CHECK(s.holds(1));
   CHECK(reader.update(at_least(2), tensorhub::retry).version == 2);
   CHECK(s.holds(2));
+  s.publish(3);
+  reader.stage(exactly(3));
+  report = reader.update(exactly(3));  // it is staged already, and becomes live now
+  CHECK(report.version == 3);
+  CHECK_FALSE(report.kept);
+  CHECK(s.holds(3));
 }
 
 TEST_CASE("update in mode staged: several shards stage and install the same version") {
@@ -425,7 +431,8 @@ TEST_CASE("update in mode staged: several shards stage and install the same vers
         CHECK(readers[i].memory.holds(version, i));
       });
     }
-    in_every_shard([&](std::uint32_t i) { CHECK(readers[i].worker.update(exactly(version)).kept); });
+    in_every_shard(
+        [&](std::uint32_t i) { CHECK(readers[i].worker.update(exactly(version)).version == version); });
   }
 }
 

@@ -47,8 +47,8 @@ TEST_CASE("available memory: the limits of the process's control groups leave it
   here.put("pod/memory.max", "1000");
   here.put("pod/memory.current", "900");
   CHECK(detail::room_in_groups(here.root, "0::/pod/box\n") == 100);
-  here.put("pod/memory.stat", "anon 500\ninactive_file 250\nactive_file 7");
-  CHECK(detail::room_in_groups(here.root, "0::/pod/box\n") == 350);
+  here.put("pod/memory.stat", "anon 500\ninactive_file 250\nactive_file 40\nslab_reclaimable 3");
+  CHECK(detail::room_in_groups(here.root, "0::/pod/box\n") == 373);
   here.put("pod/box/memory.max", "710");
   CHECK(detail::room_in_groups(here.root, "0::/pod/box\n") == 10);
   here.put("pod/box/memory.max", "600");  // lowered under what is used
@@ -64,7 +64,7 @@ TEST_CASE("available memory: the limits of the process's control groups leave it
   CHECK(detail::room_in_groups(here.root, groups) == UINT64_MAX);
   here.put("memory/pod/memory.limit_in_bytes", "1000");
   here.put("memory/pod/memory.usage_in_bytes", "900");
-  here.put("memory/pod/memory.stat", "inactive_file 1\ntotal_inactive_file 40");
+  here.put("memory/pod/memory.stat", "inactive_file 1\ntotal_inactive_file 30\ntotal_active_file 20");
   here.put("memory/other/memory.limit_in_bytes", "1");
   here.put("memory/other/memory.usage_in_bytes", "1");
   CHECK(detail::room_in_groups(here.root, groups) == 140);

@@ -12,8 +12,9 @@
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
 /// What the memory limits of a process's control groups leave it: those of the group and of all around it, in
-/// the folder where they are mounted. Pages of files that were not used lately do not count, because the
-/// kernel gives them up first. `groups`: what /proc/<pid>/cgroup says. UINT64_MAX: nothing limits it.
+/// the folder where they are mounted. What the kernel gives up first does not count as used, as in its own
+/// MemAvailable: pages of files that were not used lately, half of the other ones, and caches of its own.
+/// `groups`: what /proc/<pid>/cgroup says. UINT64_MAX: nothing limits it.
 /// (Version 2: Documentation/admin-guide/cgroup-v2.rst; version 1: cgroup-v1/memory.rst.)
 [[nodiscard]] std::uint64_t room_in_groups(const std::string& folder, const std::string& groups);
 

@@ -58,7 +58,7 @@ TENSORHUB_DECL std::string host_towards_server(const worker_options& options) {
 /// The same, for up to `join_timeout`: a process may start before its network, or before the server's name.
 TENSORHUB_DECL std::string await_host_towards_server(const worker_options& options) {
   static constexpr std::chrono::milliseconds look_interval{200};
-  const auto last_look = std::chrono::steady_clock::now() + options.join_timeout - look_interval;
+  const auto last_look = detail::end_of(options.join_timeout) - look_interval;
   std::string own = host_towards_server(options);
   while (own.empty() && std::chrono::steady_clock::now() < last_look) {
     std::this_thread::sleep_for(look_interval);

@@ -110,7 +110,7 @@ TENSORHUB_DECL update_report any_shared_copy::update(version_selector selector,
   const held_turn turn{updating_};  // nobody else flips between the choice of a side and `show`
   if (!turn) throw failure(errc::busy, "another update of this shared copy is running");
   join_by(until);
-  if (auto kept = kept_report(selector, until)) return *std::move(kept);
+  if (auto kept = kept_report(selector, detail::time_left(until))) return *std::move(kept);
   const std::size_t side = side_to_stage();
   switch (desk_->wait_until_free(side, until)) {
     case side_wait::free:

@@ -106,27 +106,28 @@ TENSORHUB_DECL update_report any_subscriber::carry_out(const update_call& call,
     return call.repeats ? workers_[0]->update(call.selector, retry, timeout, call.reach)
                         : workers_[0]->update(call.selector, timeout, call.reach);
   }
-  if (auto kept = kept_report(call.selector, until)) return *std::move(kept);
-  timeout = detail::time_left(until);
-  update_report report = call.repeats ? stage(call.selector, retry, timeout, call.reach)
-                                      : stage(call.selector, timeout, call.reach);
-  const auto once = [&](std::chrono::milliseconds left) { return install_after(call.stream, left); };
-  timeout = detail::time_left(until);
+  const auto attempt = [&](auto&& once) {
+    const auto left = detail::time_left(until);
+    return call.repeats ? detail::repeated(options_, left, *this, once) : once(left);
+  };
+  if (auto kept = attempt([&](std::chrono::milliseconds left) { return kept_report(call.selector, left); }))
+    return *std::move(kept);
+  update_report report =
+      attempt([&](std::chrono::milliseconds left) { return stage(call.selector, left, call.reach); });
   const install_report installed =
-      call.repeats ? detail::repeated(options_, timeout, *this, once) : once(timeout);
+      attempt([&](std::chrono::milliseconds left) { return install_after(call.stream, left); });
+  report.kept = report.kept && installed.kept;
   report.lost = report.lost || installed.lost;
   report.seconds = to_seconds(clock.now() - started);
   return report;
 }
-TENSORHUB_DECL std::optional<update_report> any_subscriber::kept_report(
-    version_selector selector, std::chrono::steady_clock::time_point until) {
+TENSORHUB_DECL std::optional<update_report> any_subscriber::kept_report(version_selector selector,
+                                                                        std::chrono::milliseconds timeout) {
   const version_number live = held_version();
-  if (!live || !accepts(selector, live) || !holds_what_is_live()) return std::nullopt;
-  if (selector.kind != version_selector::kind_type::exactly) {
-    if (options_.shard.count > 1) return std::nullopt;
-    const version_number found = wait(selector, detail::time_left(until));  // there is one: what is live
-    if (found != live || !holds_what_is_live()) return std::nullopt;
-  }
+  if (options_.shard.count > 1 || !live || !accepts(selector, live) || !holds_what_is_live())
+    return std::nullopt;
+  const version_number found = wait(selector, timeout);  // there is one: what is live
+  if (found != live || !holds_what_is_live()) return std::nullopt;
   update_report kept;
   kept.version = live;
   kept.kept = true;

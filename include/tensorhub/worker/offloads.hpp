@@ -82,8 +82,9 @@ class offloads {
     bool over = false;                              ///< it is told to end
     std::chrono::steady_clock::time_point until{};  ///< when it must have ended
     std::unique_ptr<owned_tensors> memory{};
-    std::mutex holder_mutex{};  ///< before the holder's own; never taken with `mutex_`
-    worker* holder = nullptr;   ///< the thread's, while it has one
+    std::uint64_t promised = 0;  ///< bytes of it that are not made yet
+    std::mutex holder_mutex{};   ///< before the holder's own; never taken with `mutex_`
+    worker* holder = nullptr;    ///< the thread's, while it has one
     std::jthread thread;
 
     TENSORHUB_DECL void set_holder(worker* now);
@@ -108,8 +109,8 @@ class offloads {
   TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
   [[nodiscard]] TENSORHUB_DECL bool is_over(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
-  /// Throws `limit_exceeded` if there is no room for so many bytes, of which `added` are new memory.
-  TENSORHUB_DECL void reserve(std::uint64_t needed, std::uint64_t added);
+  /// Throws `limit_exceeded` if there is no room for so many bytes, which are new memory if it has none.
+  TENSORHUB_DECL void reserve(kept& self, std::uint64_t needed);
   /// Pre-condition: mutex_ is held.
   [[nodiscard]] TENSORHUB_DECL bool keeps_nothing() const;
   /// Joins the threads that are done. Pre-condition: mutex_ is held.

@@ -16,9 +16,10 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// What one group leaves. Without these files there is no limit.
+/// What one group leaves. Without these files there is no limit. `prefix`: of what memory.stat says of a group
+/// and those in it.
 [[nodiscard]] inline std::uint64_t room_in_group(const std::string& folder, const char* limit_name,
-                                                 const char* usage_name, std::string_view idle_name) {
+                                                 const char* usage_name, std::string_view prefix) {
   std::uint64_t limit = 0;
   std::uint64_t usage = 0;
   if (!(std::ifstream{folder + limit_name} >> limit) || !(std::ifstream{folder + usage_name} >> usage))
@@ -27,7 +28,9 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
   std::ifstream facts{folder + "/memory.stat"};
   std::string name;
   for (std::uint64_t value = 0; facts >> name >> value;) {
-    if (name == idle_name) idle = value;
+    if (name == std::string{prefix} + "inactive_file") idle += value;
+    if (name == std::string{prefix} + "active_file") idle += value / 2;
+    if (name == "slab_reclaimable") idle += value;
   }
   usage -= std::min(usage, idle);
   return limit - std::min(limit, usage);
@@ -45,10 +48,9 @@ TENSORHUB_DECL std::uint64_t room_in_groups(const std::string& folder, const std
     if (!is_new && of.find(",memory,") == std::string::npos) continue;
     for (std::string group = line.substr(path + 1);; group.resize(group.rfind('/'))) {
       if (group == "/") group.clear();
-      room = std::min(
-          room, is_new ? room_in_group(folder + group, "/memory.max", "/memory.current", "inactive_file")
-                       : room_in_group(folder + "/memory" + group, "/memory.limit_in_bytes",
-                                       "/memory.usage_in_bytes", "total_inactive_file"));
+      room = std::min(room, is_new ? room_in_group(folder + group, "/memory.max", "/memory.current", "")
+                                   : room_in_group(folder + "/memory" + group, "/memory.limit_in_bytes",
+                                                   "/memory.usage_in_bytes", "total_"));
       if (group.find('/') == std::string::npos) break;
     }
   }

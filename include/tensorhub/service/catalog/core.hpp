@@ -114,10 +114,10 @@ struct core {
     return bool{model.before.latest};
   }
 
-  /// How long all shards have from the decision until they must have called.
-  [[nodiscard]] std::chrono::milliseconds time_to_call(const operation_state& operation) const noexcept {
-    const bool is_held_up = operation.arrival_deadline < operation.decided_at + options.group_timeout;
-    return is_held_up ? options.late_shard_timeout : options.group_timeout;
+  /// A holder that lets go of the version waits for a shard that has not called.
+  [[nodiscard]] bool is_held_up(const operation_state& operation) const noexcept {
+    return operation.has_version() &&
+           operation.arrival_deadline < operation.decided_at + options.group_timeout;
   }
 
   /// The model's workers may show, or use, what is void: `updates::withdraw_void` runs before the event ends.

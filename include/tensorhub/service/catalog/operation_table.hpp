@@ -46,10 +46,24 @@ class operation_table {
                               replica.closed_operation && replica.operations.empty();
     if (may_be_ended) return replica.closed_operation;
     if (const auto waiting = waiting_call(worker, publishes)) return waiting;
-    if (const auto failed = failed_without(worker); !counted && !publishes && failed) return failed;
     operation_counter last = replica.closed_operation;
     if (!replica.operations.empty()) last = std::max(last, replica.operations.rbegin()->second.counter);
     return std::max(asked, operation_counter{last.value + 1});
+  }
+
+  /// The last operation of the replica, if it has failed before this worker, which is new, could call it, and
+  /// a worker of another shard knows so; null: there is none. Those others will repeat the call, or may have
+  /// gone on already. Pre-condition: `count` was not called for this call.
+  [[nodiscard]] const operation_state* failed_without(const worker_state& worker) const {
+    const replica_state& replica = *worker.replica;
+    if (worker.past.called || !policy_.decides_per_group || replica.operations.empty()) return nullptr;
+    const operation_state& last = replica.operations.rbegin()->second;
+    if (!last.is_closed() || last.failure.ok() || last.is_publish) return nullptr;
+    if (core_.now - last.closed_at > core_.options.group_timeout) return nullptr;
+    const bool is_known = detail::any_of(replica.workers, [&worker](const worker_state* each) {
+      return each != nullptr && each != &worker && each->past.called;
+    });
+    return is_known ? &last : nullptr;
   }
 
   /// This worker has called an update, and has not reported its end or heard that the server knows it.
@@ -122,16 +136,21 @@ class operation_table {
     core_.move_to(operation.stage, !is_decided              ? operation_stage::abandoned
                                    : operation.failure.ok() ? operation_stage::ended
                                                             : operation_stage::failed);
-    --open_count_;
+    operation.closed_at = core_.now;
     replica_state& replica = *operation.replica;
     replica.closed_operation = std::max(replica.closed_operation, operation.counter);
-    std::erase(replica.open, &operation);
-    replica.model->operations.all.erase(operation.serial);
-    end_starving(operation);
-    deadlines_.erase({operation.looked_at, operation.serial});
+    leave_lists(operation);
     const auto version = replica.model->versions.find(operation.version);
     if (version != replica.model->versions.end() && version->second.complete_replicas == 0)
       core_.mark_calls(*replica.model);  // they may have waited for it to arrive here
+  }
+
+  /// Undoes `open`: the next call opens an operation of the same number. Pre-condition: it is undecided.
+  void cancel(operation_state& operation) {
+    replica_state& replica = *operation.replica;
+    stop_using(operation);
+    leave_lists(operation);
+    replica.operations.erase(operation.key());
   }
 
   // ---- operations that wait for a free credit
@@ -174,6 +193,13 @@ class operation_table {
     return {errc::limit_exceeded, of_whom + " has " + std::to_string(limits::open_calls) + " " + what +
                                       " that not all shards have ended: all shards must make the same calls"};
   }
+  void leave_lists(operation_state& operation) {
+    --open_count_;
+    std::erase(operation.replica->open, &operation);
+    operation.replica->model->operations.all.erase(operation.serial);
+    end_starving(operation);
+    deadlines_.erase({operation.looked_at, operation.serial});
+  }
   /// Pre-condition: the operation is open.
   static void stop_using(const operation_state& operation) {
     auto& users = operation.replica->model->operations.users;
@@ -198,20 +224,6 @@ class operation_table {
     // operation was decided or is more than one behind.
     const bool left_behind = operation->is_decided() || replica.closed_operation.value > asked.value + 1;
     return std::exchange(worker.past.missed, left_behind) && left_behind;
-  }
-  /// The last operation, if it has failed before a worker of this shard called it, and a worker of another
-  /// shard knows so, or will; zero: there is none. A worker that is new hears of that failure too, and
-  /// repeats the call together with the others. With a call of its own it would be one ahead of them.
-  [[nodiscard]] static operation_counter failed_without(const worker_state& worker) {
-    const replica_state& replica = *worker.replica;
-    if (replica.operations.empty()) return {};
-    const operation_state& last = replica.operations.rbegin()->second;
-    const bool has_failed = last.is_closed() && !last.failure.ok() && !last.is_publish;
-    if (!has_failed || !last.is_of(worker.shard.index) || last.has_called(worker.shard.index)) return {};
-    const bool is_known = detail::any_of(replica.workers, [&worker](const worker_state* each) {
-      return each != nullptr && each != &worker && each->past.called;
-    });
-    return is_known ? last.counter : operation_counter{};
   }
   /// The number of the open operation that waits for this worker's call: a publish of this version, or an
   /// update, whatever number the worker sent; zero: none.

@@ -257,6 +257,10 @@ struct operation_state {
   messages::status failure{};  ///< of a closed operation
   version_number version{};
   time_point decided_at{};
+  time_point closed_at{};
+  /// Its caller is new, and may be one call ahead of the others: until one of these calls too, nothing is
+  /// decided, and at this time the call is taken for the one before. Never: that is not so.
+  time_point alone_until = time_point::never();
   time_point arrival_deadline = time_point::never();  ///< by when all shards must have called
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
   std::vector<member_state> members{};  ///< of an update: by shard, or one if only_shard; empty: `callers`

@@ -206,11 +206,13 @@ class stuck {
     entry->operation = operation.counter;
     entry->chunks = caller->progress.chunks_received;
     entry->peers = std::move(absent);
-    entry->advice = operation.is_publish
-                        ? "version " + to_string(operation.version) +
-                              " is not available before all shards of the replica have published it"
-                        : "the version is decided: all shards of the replica must call update() within " +
-                              std::to_string(core_.time_to_call(operation).count()) + " ms of that";
+    entry->advice =
+        operation.is_publish
+            ? "version " + to_string(operation.version) +
+                  " is not available before all shards of the replica have published it"
+            : "the version is decided: all shards of the replica must call update() within " +
+                  std::to_string(core_.options.group_timeout.count()) + " ms of that" +
+                  (core_.is_held_up(operation) ? ", or late_shard_timeout after its holder let go" : "");
   }
 
   /// A shard has received every chunk, while others of its replica are still reading, or wait for a source.

@@ -53,6 +53,7 @@ class updates {
       core_.condemned.emplace_back(worker.id, verdict::unruly);
       return;
     }
+    const bool may_be_ahead = table_.failed_without(worker) != nullptr;
     const operation_counter counter = table_.count(worker, request.operation, std::nullopt, request.selector);
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
@@ -78,6 +79,9 @@ class updates {
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     table_.look_at(operation, member.deadline);
     if (resolve_ended(operation)) return;
+    const bool is_alone = !operation.is_decided() && may_be_ahead && callers_of(operation) == 1;
+    operation.alone_until = is_alone ? core_.now + core_.options.late_shard_timeout : time_point::never();
+    table_.look_at(operation, operation.alone_until);
     if (!operation.is_decided()) return try_decide(operation, member);
     if (!accepts(request.selector, operation.version)) return close_disagreed(operation, worker.shard);
     deliver(operation, worker);
@@ -355,9 +359,9 @@ class updates {
     versions_.recompute(replica);
   }
 
-  /// The worker lets go of what it holds: its readers go on elsewhere. Where there is no other source for a
+  /// The worker lets go of what it holds: its readers go on elsewhere. Where no other source has room for a
   /// shard that has not called yet, it holds up the worker, and whoever the worker reads from: the shard must
-  /// call within `late_shard_timeout` of the decision.
+  /// call within `late_shard_timeout`, unless a source has room before that.
   void move_readers(worker_state& source) {
     leases_.move_readers(source);
     for (const lease_id id : source.as_source.readers) {
@@ -365,8 +369,8 @@ class updates {
       operation_state* operation = lease.is_reserved() ? find_operation(*source.model, lease) : nullptr;
       if (operation == nullptr || operation->is_closed()) continue;
       operation->arrival_deadline =
-          std::min(operation->arrival_deadline, operation->decided_at + core_.options.late_shard_timeout);
-      table_.look_at(*operation, std::max(core_.now, operation->arrival_deadline));
+          std::min(operation->arrival_deadline, core_.now + core_.options.late_shard_timeout);
+      table_.look_at(*operation, std::min(core_.now + moves_again_after, operation->arrival_deadline));
     }
   }
 
@@ -508,7 +512,30 @@ class updates {
 
   // ---- decision
 
+  [[nodiscard]] static std::ptrdiff_t callers_of(const operation_state& operation) {
+    return detail::count_if(operation.members,
+                            [](const member_state& each) { return each.phase != phase::absent; });
+  }
+  /// The other shards know of a failure that the only caller has not heard of, and do not make this call: it
+  /// hears of it too, in the place of the call, so that all are in step again.
+  void take_for_the_one_before(operation_state& operation) {
+    replica_state& replica = *operation.replica;
+    const auto own = replica.operations.find(operation.key());
+    const auto before = own == replica.operations.begin() ? replica.operations.end() : std::prev(own);
+    const bool is_known = before != replica.operations.end() && !before->second.failure.ok();
+    operation.alone_until = time_point::never();
+    if (!is_known) return;
+    for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
+      worker_state* const worker = replica.workers[shard];
+      if (member.phase != phase::waiting || worker == nullptr) return;
+      core_.answer(*worker, std::exchange(member.sequence, {}),
+                   refused(before->second.failure, before->second.counter));
+    });
+    table_.cancel(operation);
+  }
+
   void try_decide(operation_state& operation, const member_state& asked) {
+    if (operation.alone_until != time_point::never()) return;
     if (operation.has_version()) return start(operation, operation.version);
     const version_decision decision = decisions_.make(operation, asked);
     switch (decision.kind) {
@@ -917,18 +944,37 @@ class updates {
                                  "' became available; " + what_there_is(model, member.selector)};
   }
   [[nodiscard]] messages::status came_too_late(const operation_state& operation, std::uint32_t shard) const {
-    const std::chrono::milliseconds given = core_.time_to_call(operation);
     std::string out = "shard " + std::to_string(shard) + " of replica '" + operation.replica->name +
-                      "' did not call update() within " + std::to_string(given.count()) +
-                      " ms of the first one";
-    if (given != core_.options.group_timeout)
-      out +=
-          ", and the only holder of version " + to_string(operation.version) +
-          " that has room for it lets go of that version: call update() in all shards at about the same time";
+                      "' did not call update() within ";
+    if (core_.is_held_up(operation))
+      out += std::to_string(core_.options.late_shard_timeout.count()) + " ms after the holder of version " +
+             to_string(operation.version) +
+             " had let go of it, and no other holder has room: call update() in all shards at about the same "
+             "time";
+    else
+      out += std::to_string(core_.options.group_timeout.count()) + " ms of the first one";
     return {errc::group_failed, std::move(out)};
   }
+  /// A source may have room by now for the shards that have not called.
+  void move_again(operation_state& operation) {
+    bool is_held_up = false;
+    for_each_member(operation, [&](const member_state& member, std::uint32_t) {
+      const auto lease = core_.leases.find(member.lease);
+      if (member.phase != phase::absent || lease == core_.leases.end() || !lease->second.is_reserved())
+        return;
+      worker_state* const source = core_.find(lease->second.source);
+      if (source == nullptr || source->as_source.offered != offer::none) return;
+      const lease_id id = lease->first;
+      leases_.move_reader(*source, id);
+      is_held_up = is_held_up || member.lease == id;
+    });
+    if (!is_held_up) operation.arrival_deadline = operation.decided_at + core_.options.group_timeout;
+  }
   void expire(operation_state& operation) {
-    time_point next = time_point::never();
+    if (core_.now >= operation.alone_until) return take_for_the_one_before(operation);
+    if (core_.is_held_up(operation)) move_again(operation);
+    time_point next = core_.is_held_up(operation) ? core_.now + moves_again_after : time_point::never();
+    next = std::min(next, operation.alone_until);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       const bool waits = member.phase == phase::waiting;
       const bool is_missing = operation.has_version() && member.phase == phase::absent;
@@ -945,6 +991,7 @@ class updates {
   }
 
   static constexpr std::uint32_t retries_of_one_source = 3;
+  static constexpr std::chrono::milliseconds moves_again_after{200};
   static constexpr std::size_t failures_at_once = 4;
 
   core& core_;

@@ -117,7 +117,7 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
   for (const tensor_spec& each : tensors) needed += each.bytes().value_or(0);
   bool fits = false;
   try {
-    reserve(needed, self.memory ? 0 : needed);
+    reserve(self, needed);
     fits = true;
     keep(self, replica, tensors);
   } catch (...) {
@@ -126,6 +126,7 @@ TENSORHUB_DECL void offloads::run(kept& self, const std::string& replica,
   {
     const std::lock_guard lock{mutex_};
     if (fits) bytes_ -= needed;
+    self.promised = 0;
     self.at = kept::phase::offering;
     changed_.notify_all();
   }
@@ -174,7 +175,12 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
     ~named() { self.set_holder(nullptr); }
     kept& self;
   } const while_it_lives{self, holder};
-  if (!self.memory) self.memory = holder.data().allocate(tensors, tensor_place::offload_space);
+  if (!self.memory) {
+    auto made = holder.data().allocate(tensors, tensor_place::offload_space);
+    const std::lock_guard lock{mutex_};
+    self.memory = std::move(made);
+    self.promised = 0;
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);
   if (!copy_from_owner(self, holder)) receive(self, holder);
@@ -247,20 +253,22 @@ TENSORHUB_DECL std::chrono::milliseconds offloads::time_left(const kept& self) c
   return detail::time_left(self.until);
 }
 
-TENSORHUB_DECL void offloads::reserve(std::uint64_t needed, std::uint64_t added) {
+TENSORHUB_DECL void offloads::reserve(kept& self, std::uint64_t needed) {
   const std::lock_guard lock{mutex_};
   if (needed > options_.offload_limit_bytes || bytes_ > options_.offload_limit_bytes - needed) {
     throw error(errc::limit_exceeded, "its " + std::to_string(needed) + " bytes, beside " +
-                                          std::to_string(bytes_) +
-                                          " of other versions, are beyond "
+                                          std::to_string(bytes_) + " of other versions, are beyond " +
                                           "offload_limit_bytes, " +
                                           std::to_string(options_.offload_limit_bytes));
   }
-  const std::uint64_t available = added == 0 ? 0 : detail::available_memory_bytes();
-  if (added > available) {
-    throw error(errc::limit_exceeded,
-                "its " + std::to_string(added) + " bytes are more than the " + std::to_string(available) +
-                    " that this machine, or the process's control group, has available");
+  if (!self.memory) {
+    std::uint64_t available = detail::available_memory_bytes();
+    for (const auto& each : kept_) available -= std::min(available, each->promised);
+    if (needed > available)
+      throw error(errc::limit_exceeded,
+                  "its " + std::to_string(needed) + " bytes are more than the " + std::to_string(available) +
+                      " that this machine, or the process's control group, has available");
+    self.promised = needed;
   }
   bytes_ += needed;
 }
