@@ -209,7 +209,7 @@ def test_tensors_that_overlap_are_refused_by_name(trainer: th.Publisher) -> None
     whole = np.zeros(100, dtype=np.float32)
     trainer.add("whole", whole)
     trainer.add("part", whole[10:20])
-    with pytest.raises(th.InvalidArgument, match="'part'.*if they are tied, add the memory once"):
+    with pytest.raises(th.InvalidArgument, match=r"'part'.*if they are tied, add the memory once"):
         trainer.publish(1)
 
 
