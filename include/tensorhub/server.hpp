@@ -82,8 +82,8 @@ class catalog_server {
   using options = reference_server_options;
 
   /// Listens at once. Throws `transport_failed` if the address cannot be bound, `invalid_argument` or
-  /// `limit_exceeded` for invalid options, `system_failed` if this process can start no thread or open too few
-  /// descriptors.
+  /// `limit_exceeded` for invalid options, `system_failed` if this process can start no thread, or open too
+  /// few descriptors.
   catalog_server(options how, any_scheduler scheduler, any_consistency consistency);
   ~catalog_server();
   catalog_server(const catalog_server&) = delete;

@@ -40,8 +40,8 @@ class control_end {
 class control_connection {
  public:
   /// `servers`: addresses with commas between. Connects in the background and never stops trying. Throws
-  /// `invalid_argument` for an invalid address, `system_failed` if this process can start no thread or open too few
-  /// descriptors. `security`: its fields must be valid.
+  /// `invalid_argument` for an invalid address, `system_failed` if this process can start no thread, or open
+  /// too few descriptors. `security`: its fields must be valid.
   TENSORHUB_DECL control_connection(std::string servers, std::optional<client_security> security);
   TENSORHUB_DECL ~control_connection();
   control_connection(const control_connection&) = delete;

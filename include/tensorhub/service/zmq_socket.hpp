@@ -60,8 +60,8 @@ inline constexpr int server_io_threads = 2;
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
 /// ZeroMQ ends the process (abort) if there is no descriptor for the epoll of one of its threads, or to look
-/// at the network's interfaces. What a control connection opens with the process's first context is 10, what a
-/// server with keys opens is 14; the rest is for other threads that open files meanwhile.
+/// at the network's interfaces. A control connection opens 10 with the process's first context, and a server
+/// with keys opens 14; the rest is for other threads that open files meanwhile.
 inline constexpr std::size_t descriptors_of_connection = 16;
 inline constexpr std::size_t descriptors_of_server = 24;
 

@@ -32,10 +32,10 @@ TENSORHUB_DECL void require_descriptors(std::string_view owner, std::size_t need
     unique_fd next{::eventfd(0, EFD_CLOEXEC)};
     const int failure = errno;
     if (!next)
-      throw error(errc::system_failed, std::string{owner} + " needs " + std::to_string(needed) +
-                                           " descriptors, and this process can open " +
-                                           std::to_string(trial.size()) + " more (" + std::strerror(failure) +
-                                           "): raise the limit of open files (ulimit -n)");
+      throw error(errc::system_failed,
+                  std::string{owner} + " needs " + std::to_string(needed) +
+                      " descriptors, and this process can open only " + std::to_string(trial.size()) +
+                      " of them (" + std::strerror(failure) + "): raise the limit of open files (ulimit -n)");
     trial.push_back(std::move(next));
   }
 }
