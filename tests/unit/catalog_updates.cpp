@@ -914,6 +914,11 @@ TEST_CASE(
     CHECK(reply.result.code == errc::unavailable);
     CHECK(reply.sources.empty());
   }
+  SUBCASE("the reader has no descriptor to connect with") {
+    const auto reply = s.server.lose_source(s.a, source, errc::system_failed);
+    CHECK(reply.result.code == errc::system_failed);  // to ask again does not help
+    CHECK(reply.sources.empty());
+  }
   CHECK(s.server.leases_on(s.trainer) == 0);
 }
 

@@ -19,6 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/calls.hpp"
+
 using namespace tensorhub;
 using namespace tensorhub::testing;
 using namespace std::chrono_literals;
@@ -89,6 +91,18 @@ class slow : public three {
                                  duration timeout) {
     if (timeout < 20ms) throw error(errc::timed_out, "there was no time");
     return three::connect(on, address, peer, timeout);
+  }
+};
+/// `two`, while this machine gives it no descriptor.
+class poor : public two {
+ public:
+  using two::two;
+  static constexpr std::string_view name = "poor";
+  static inline std::atomic<bool> is_out = false;
+  [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,
+                                 duration timeout) {
+    if (is_out) throw error(errc::system_failed, "no descriptor");
+    return two::connect(on, address, peer, timeout);
   }
 };
 class host_only_too : public host_only {
@@ -339,6 +353,28 @@ TEST_CASE("a member that fails to connect: the next one is used, and the failure
     static_cast<void>(reader.connect(queue, source.address(), {1}, 5s));
     CHECK(contains(reader.connect(queue, source.address(), {1}, 5s).why(), "a planted fault"));
   }
+}
+
+TEST_CASE("a member for which this machine has no descriptor: the next one, or an error of this machine") {
+  poor::is_out = true;
+  SUBCASE("another one connects") {
+    using poor_or_three = first_of<poor, three>;
+    poor_or_three source{{}, {1}}, reader{{}, {2}};
+    auto queue = reader.make_queue(4);
+    CHECK(reader.connect(queue, source.address(), {1}, 5s).through() == "three");
+    poor::is_out = false;
+    CHECK(reader.connect(queue, source.address(), {1}, 5s).why() == "poor");  // the peer is not to blame
+  }
+  SUBCASE("none connects") {
+    using poor_or_faulty = first_of<poor, faulty<three>>;
+    poor_or_faulty source{{}, {1}};
+    poor_or_faulty reader{poor_or_faulty::with(faulty<three>::options{.faults = {.failed_connections = 1}}),
+                          {2}};
+    auto queue = reader.make_queue(4);
+    CHECK(calls::code_of([&] { static_cast<void>(reader.connect(queue, source.address(), {1}, 5s)); }) ==
+          errc::system_failed);
+  }
+  poor::is_out = false;
 }
 
 TEST_CASE("a member that only took too long is tried again soon, and less often each time") {

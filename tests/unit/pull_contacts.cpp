@@ -130,13 +130,29 @@ TEST_CASE("pull contacts: the only source, and one in another datacenter, have t
 TEST_CASE("pull contacts: a refused connection is final, and one that fails after another lane's is, too") {
   contacts_of_pull scene{2};
   const auto refused = scene.take(0);
-  CHECK_FALSE(scene.contacts->failed(0, refused, errc::system_failed, "refused"));
+  CHECK_FALSE(scene.contacts->failed(0, refused, errc::transport_failed, "refused"));
   CHECK(scene.transfer.take_failure().value().reason == errc::source_lost);
   const auto reached = scene.reach(0);
   const auto later = scene.take(1);
   CHECK(later.slot == reached.slot);
   CHECK_FALSE(scene.time_out(1, later));
   CHECK(scene.transfer.take_failure().value().reason == errc::timed_out);
+}
+
+TEST_CASE(
+    "pull contacts: without a descriptor a lane does without what another lane has reached, and no source is "
+    "blamed") {
+  contacts_of_pull scene{1};
+  SUBCASE("reached by another lane") {
+    const auto reached = scene.reach(0);
+    CHECK_FALSE(scene.contacts->failed(1, scene.take(1), errc::system_failed, "no descriptor"));
+    CHECK_FALSE(scene.transfer.is_lost(reached.slot));
+    CHECK(scene.nothing(1));  // it does not try again and again
+  }
+  SUBCASE("reached by none") {
+    CHECK_FALSE(scene.contacts->failed(0, scene.take(0), errc::system_failed, "no descriptor"));
+    CHECK(scene.transfer.take_failure().value().reason == errc::system_failed);
+  }
 }
 
 TEST_CASE("pull contacts: a source that was released is connected to no more, and counts no more") {

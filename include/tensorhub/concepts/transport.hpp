@@ -91,9 +91,12 @@ struct transport_capabilities {
 // |                                        |                        | outstanding; throws                   |
 // | T::endpoint                            | movable RAII           | not copyable                          |
 // | t.connect(queue, address, peer,        | T::endpoint            | throws `transport_failed` (refused,   |
-// |           timeout)                     |                        | other process, other protocol) or     |
-// |                                        |                        | `timed_out`. The queue must outlive   |
-// |                                        |                        | the endpoint                          |
+// |           timeout)                     |                        | other process, other protocol),       |
+// |                                        |                        | `timed_out`, or `system_failed`: this |
+// |                                        |                        | machine gives no descriptor or thread |
+// |                                        |                        | to connect with, and another source   |
+// |                                        |                        | would not help. The queue must        |
+// |                                        |                        | outlive the endpoint                  |
 // | e.peer()                               | incarnation            | noexcept                              |
 // | e.usable()                             | bool                   | false once a read ended in an error   |
 // |                                        |                        | that broke it; noexcept               |

@@ -43,7 +43,8 @@ struct socket_name {
 /// Throws `invalid_argument` if a process listens there, else `transport_failed`.
 [[nodiscard]] unique_socket listen_at(const std::string& name);
 
-/// Connects; throws `transport_failed` or `timed_out`.
+/// Connects; throws `transport_failed` or `timed_out`, or `system_failed` if this process has no descriptor
+/// left.
 [[nodiscard]] unique_socket connect_to(const std::string& name, const std::string& address,
                                        clock::time_point until);
 

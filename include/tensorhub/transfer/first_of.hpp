@@ -354,11 +354,13 @@ class first_of {
     if (made.part_.index() == 0) {
       memory_of_failures_.note(peer, tried.late, tried.late,
                                {options_.attempt_timeout, options_.retry_after});
-      throw error(is_late ? errc::timed_out : errc::transport_failed,
+      // What this machine does not give may be what the peer would be reached by.
+      const errc reason = is_late ? errc::timed_out : errc::transport_failed;
+      throw error(tried.local != 0 ? errc::system_failed : reason,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
     }
     made.refused_ = tried.reasons.text();
-    memory_of_failures_.note(peer, tried.failed, tried.late,
+    memory_of_failures_.note(peer, tried.failed & ~tried.local, tried.late,
                              {options_.attempt_timeout, options_.retry_after});
     memory_of_failures_.forget(peer, made.part_.index() - 1);
     return made;
@@ -371,6 +373,7 @@ class first_of {
     first_of_detail::refusals reasons{};
     std::uint32_t failed = 0;       ///< bit per member
     std::uint32_t late = 0;         ///< those of them that timed out
+    std::uint32_t local = 0;        ///< those of them to which this machine gave no descriptor or thread
     std::uint32_t passed_over = 0;  ///< failed a short time ago
     bool again = false;             ///< no other member connects: those are tried after all
   };
@@ -579,6 +582,7 @@ class first_of {
     } catch (const error& e) {
       tried.failed |= bit;
       if (e.code() == errc::timed_out) tried.late |= bit;
+      if (e.code() == errc::system_failed) tried.local |= bit;
       return skip(e.what());
     }
   }

@@ -56,7 +56,9 @@ class pull_contacts {
   channel_id made(lane_id lane, const attempt& ended, std::uint64_t ordered_read_bytes = 0);
 
   /// The lane has not connected. Returns true if the source is to be tried again; else the pull has lost it.
-  /// `reason`: `errc::timed_out`, if nobody has answered for `patience`.
+  /// `reason`: `errc::timed_out`, if nobody has answered for `patience`; `errc::system_failed`, if this
+  /// machine has nothing left to connect with: then a lane does without a source that another lane has
+  /// reached.
   [[nodiscard]] bool failed(lane_id lane, const attempt& ended, errc reason, const std::string& sentence);
 
   /// Time-out for connecting to a source: shorter while another one is connected.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
@@ -39,7 +40,12 @@ TENSORHUB_DECL unique_socket listen_at(const std::string& name) {
 TENSORHUB_DECL unique_socket connect_to(const std::string& name, const std::string& address,
                                         clock::time_point until) {
   unique_socket socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-  if (!socket) throw error(errc::transport_failed, std::string{"no UNIX socket: "} + std::strerror(errno));
+  if (!socket) {
+    const int failure = errno;
+    const std::string trouble = std::string{"no UNIX socket: "} + std::strerror(failure);
+    if (!is_out_of_descriptors(failure)) throw error(errc::transport_failed, trouble);
+    throw error(errc::system_failed, trouble + ": raise the limit of open files (ulimit -n)");
+  }
   const socket_name at{name};
   for (;;) {
     // `connect` waits only while the source's backlog is full, and at most for this time.

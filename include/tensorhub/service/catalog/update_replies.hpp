@@ -38,9 +38,14 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
   return reply;
 }
 
-/// `detail`: the failure of the last source, if there was one.
+/// `reason`, `detail`: the failure of the last source, if there was one. The reader's own machine may have
+/// been the reason: to ask again does not help then.
 [[nodiscard]] inline messages::status no_source_left(const operation_state& operation,
-                                                     const worker_state& reader, const std::string& detail) {
+                                                     const worker_state& reader, errc reason = errc::ok,
+                                                     const std::string& detail = {}) {
+  if (reason == errc::system_failed)
+    return {reason, "shard " + to_string(reader.shard) + " of version " + to_string(operation.version) +
+                        " cannot be read, for a reason of the reader's own machine: " + detail};
   return {errc::unavailable, "no remaining source holds shard " + to_string(reader.shard) + " of version " +
                                  to_string(operation.version) +
                                  (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};

@@ -108,8 +108,9 @@ class updates {
     if (request.why == messages::sources_wanted::short_of_chunks) {
       if (found.empty()) leases_.exchange(*operation, worker, member->excluded);
     } else if (!find_way_on(*operation, worker, *member, request, found)) {
-      return core_.answer(worker, sequence,
-                          refused(no_source_left(*operation, worker, request.detail), operation->counter));
+      return core_.answer(
+          worker, sequence,
+          refused(no_source_left(*operation, worker, request.reason, request.detail), operation->counter));
     }
     core_.answer(worker, sequence, assigned_to(worker, *operation, std::move(found)));
   }
@@ -648,7 +649,7 @@ class updates {
     if (lease == nullptr) {
       const bool has_source = may_wait(operation, worker, member) ||
                               versions::is_open(*worker.model, operation.version, worker.shard.index);
-      if (!has_source) return close_failed(operation, no_source_left(operation, worker, {}));
+      if (!has_source) return close_failed(operation, no_source_left(operation, worker));
       table_.starve(operation);
       return;
     }

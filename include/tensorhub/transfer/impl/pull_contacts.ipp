@@ -47,6 +47,10 @@ TENSORHUB_DECL channel_id pull_contacts::made(lane_id lane, const attempt& ended
 TENSORHUB_DECL bool pull_contacts::failed(lane_id lane, const attempt& ended, errc reason,
                                           const std::string& sentence) {
   source_record& source = sources_[ended.slot];
+  if (reason == errc::system_failed && !ended.explores && source.met == contact::made) {
+    lanes_[lane].met[ended.slot] = true;
+    return false;
+  }
   source.tried += ended.patience;
   const bool timed_out = reason == errc::timed_out;
   const bool again = timed_out && ended.explores && source.tried < patience_for(ended.slot);
@@ -62,8 +66,8 @@ TENSORHUB_DECL bool pull_contacts::failed(lane_id lane, const attempt& ended, er
 }
 
 TENSORHUB_DECL void pull_contacts::lose(source_slot slot, errc reason, const std::string& sentence) {
-  transfer_->lose_source(slot, reason == errc::timed_out ? errc::timed_out : errc::source_lost,
-                         "connecting: " + sentence);
+  const bool is_told = reason == errc::timed_out || reason == errc::system_failed;
+  transfer_->lose_source(slot, is_told ? reason : errc::source_lost, "connecting: " + sentence);
 }
 
 TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane_record& lane) const {

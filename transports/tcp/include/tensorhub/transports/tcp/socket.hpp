@@ -103,8 +103,8 @@ struct listening_socket {
 /// Waits until the socket is ready for `events`; false at the deadline.
 [[nodiscard]] bool wait_ready(int socket, short events, deadline until) noexcept;
 
-/// Opens a non-blocking connection. Throws `transport_failed` or `timed_out`. `names`: the host may be a
-/// name; the resolver does not know `until`.
+/// Opens a non-blocking connection. Throws `transport_failed`, `timed_out`, or `system_failed` if this
+/// process has no descriptor left. `names`: the host may be a name; the resolver does not know `until`.
 [[nodiscard]] detail::unique_socket connect_to(const std::string& address, const tcp_path& path,
                                                deadline until, std::string_view transport = "tcp",
                                                bool names = false);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -268,10 +269,13 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
     refuse("takes no more connections of this worker: raise its option max_connections_per_reader");
   if (const std::string why = detail::why_refused(answer, protocol_number, ends_.peer); !why.empty())
     refuse(why);
+  if (!page && !detail::has_free_descriptor())
+    throw error(errc::system_failed, "same_host: this process has no descriptor left for the grant page of " +
+                                         text_ + ": raise the limit of open files (ulimit -n)");
   if (page) grants_ = grant_view{page.get()};
   own_ = {answer.grant_slot, answer.grant};
   if (!grants_ || !grants_.has(own_.slot) || own_.number < first_grant)
-    refuse("sent no usable grant page (or this process has no memory or descriptor left for it)");
+    refuse("sent no usable grant page (or this process has no memory left for it)");
   probe_address_ = answer.probe_address;
   probe_value_ = answer.probe_value;
 }

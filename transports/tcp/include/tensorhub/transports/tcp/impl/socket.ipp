@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
@@ -30,6 +31,10 @@ TENSORHUB_DECL resolved_addresses resolve(const std::string& host, const std::st
   hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  if (failed != 0 && !detail::has_free_descriptor())
+    throw error(errc::system_failed, std::string{transport} + ": the host '" + host +
+                                         "' cannot be resolved without a descriptor: raise the limit of open "
+                                         "files (ulimit -n)");
   if (failed != 0) {
     throw error(errc::transport_failed,
                 std::string{transport} + ": the host '" + host + "' cannot be resolved: " +
@@ -227,10 +232,12 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, cons
   }
   const auto addresses = resolve(where->host, where->port, names ? AI_ADDRCONFIG : AI_NUMERICHOST, transport);
   std::string trouble = "no address";
+  bool is_short = false;
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
     detail::unique_socket socket{
         ::socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol)};
     if (!socket) {
+      is_short = is_short || detail::is_out_of_descriptors(errno);
       trouble = std::strerror(errno);
       continue;
     }
@@ -252,6 +259,9 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, cons
     }
     trouble = std::strerror(failed);
   }
+  if (is_short)
+    throw error(errc::system_failed, prefix + "this process can open no connection to " + address + ": " +
+                                         trouble + ": raise the limit of open files (ulimit -n)");
   if (tensorhub::detail::is_local_host(where->host))
     trouble +=
         " (that is this machine: the peer has ended, or it is on another machine and has to set its "
