@@ -9,20 +9,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <thread>
 
-#include "support/sanitizers.hpp"
+#include "support/few_descriptors.hpp"
 
 namespace shortages {
-
-/// False, with a line that says why: no descriptor at all may be left in this process.
-[[nodiscard]] inline bool may_be_total(const char* test) {
-  if constexpr (TENSORHUB_UNDER_ADDRESS_SANITIZER != 0)
-    std::printf("SKIPPED: %s: no descriptor: UndefinedBehaviorSanitizer needs a pipe to look at an object\n",
-                test);
-  return TENSORHUB_UNDER_ADDRESS_SANITIZER == 0;
-}
 
 /// Until its end, or for `duration`, this process can open `left` more descriptors.
 class of_descriptors {

@@ -108,7 +108,7 @@ TEST_CASE("descriptors that cannot be had") {
 #else
 
 TEST_CASE("descriptors that cannot be had: constructors fail with an error that says so, and then work") {
-  const hub::reference_server server;  // ZeroMQ itself ends a process in which it cannot begin
+  const hub::reference_server server;
   const auto without_descriptors = [](auto&& make) {
     rlimit before{};
     REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);

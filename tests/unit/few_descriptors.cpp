@@ -67,6 +67,7 @@ constexpr const char* scarce_case = "the process that can open few descriptors";
 
 // ZeroMQ ends the process with abort() if one of its threads finds no descriptor.
 TEST_CASE("few descriptors: servers and control connections are refused with a sentence") {
+  if (!shortages::may_be_total("unit.few_descriptors")) return;
   processes::child_process scarce = processes::child_process::of_test_case(scarce_case);
   CHECK(scarce.how_it_ended() == "ended with status 0");
 }
@@ -84,6 +85,7 @@ TEST_CASE("the process that can open few descriptors" * doctest::skip()) {
 }
 
 TEST_CASE("few descriptors: whether there is another one") {
+  if (!shortages::may_be_total("unit.few_descriptors")) return;
   CHECK(detail::has_free_descriptor());
   few_descriptors scarce{0};
   CHECK_FALSE(detail::has_free_descriptor());
@@ -94,6 +96,7 @@ TEST_CASE("few descriptors: whether there is another one") {
 
 // Who is not let in can be told nothing: the server's log has to say it.
 TEST_CASE("few descriptors: a server that has none left says so, and counts it") {
+  if (!shortages::may_be_total("unit.few_descriptors")) return;
   std::atomic<int> said = 0;
   reference_server_options options;
   options.log = [&said](const log_line& line) {
