@@ -228,7 +228,8 @@ class any_subscriber {
     update_reach reach = update_reach::anywhere;
   };
   TENSORHUB_DECL update_report carry_out(const update_call& call, std::chrono::milliseconds timeout);
-  /// If what is live is what an update would take. Asks the server; always empty for one of several shards.
+  /// If what is live is what an update would take, as the server has told until now. Empty where it does not
+  /// answer, and always for one of several shards.
   [[nodiscard]] TENSORHUB_DECL std::optional<update_report> kept_report(version_selector selector,
                                                                         std::chrono::milliseconds timeout);
 

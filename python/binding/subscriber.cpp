@@ -225,13 +225,9 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     }));
   }
   /// None: what is live is not what an update would take.
-  nb::object kept_report(const std::string& kind, std::uint64_t version, double timeout, bool retry) {
+  nb::object kept_report(const std::string& kind, std::uint64_t version, double timeout) {
     const auto found = call([&](subscriber_worker& worker) {
-      const auto once = [&](milliseconds left) {
-        return worker.kept_report(selector_of(kind, version), left);
-      };
-      const milliseconds left = time_of(timeout);
-      return retry ? tensorhub::detail::repeated(who_, left, worker, once) : once(left);
+      return worker.kept_report(selector_of(kind, version), time_of(timeout));
     });
     return found ? nb::object{told(*found)} : nb::none();
   }
@@ -343,7 +339,7 @@ void bind_subscriber(nb::module_& module) {
             "stream"_a.none());
   bound.def("receive_async", &subscriber::receive_async, "kind"_a, "version"_a, "timeout"_a, "near_only"_a,
             "stream"_a.none(), nb::keep_alive<0, 1>());
-  bound.def("kept_report", &subscriber::kept_report, "kind"_a, "version"_a, "timeout"_a, "retry"_a);
+  bound.def("kept_report", &subscriber::kept_report, "kind"_a, "version"_a, "timeout"_a);
   bound.def("install", &subscriber::install, "timeout"_a, "retry"_a, "stream"_a.none());
   bound.def("newer", &subscriber::newer);
   bound.def("wait", &subscriber::wait, "kind"_a, "version"_a, "timeout"_a);

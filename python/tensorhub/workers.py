@@ -629,7 +629,7 @@ class Subscriber(_InPlace):
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
         started = time.monotonic()
         deadline = started + timeout
-        kept = self._inner.kept_report(*_selector(version, at_least), timeout, retry)
+        kept = self._inner.kept_report(*_selector(version, at_least), timeout)
         if kept is not None:
             return _update_report(kept)
         report = self._receive(version, at_least, max(0.0, deadline - time.monotonic()), prefer_local, retry)

@@ -499,6 +499,69 @@ TEST_CASE("catalog: processes that are replaced one after the other are in step"
   }
 }
 
+TEST_CASE("catalog: two new processes of three wait for the third, which knows of the failure") {
+  driver<> server{};
+  std::vector<incarnation> all;
+  for (std::uint32_t i = 0; i < 3; ++i) all.push_back(server.join(1 + i, "trainer", {i, 3}));
+  for (std::uint32_t i = 0; i < 3; ++i) all.push_back(server.join(4 + i, "rollout", {i, 3}));
+  for (std::uint32_t i = 0; i < 3; ++i) REQUIRE(server.publish(all[i], 1).ok());
+  const auto call = [&](incarnation worker, std::uint64_t number) {
+    return server.send(worker, messages::update_request{{number}, latest, 60'000, {}, {}});
+  };
+  const auto answer = [&](incarnation worker, std::uint64_t sequence) {
+    return server.answer<messages::update_reply>(worker, sequence);
+  };
+  const incarnation old = all[3];
+  const auto source = server.start_update(old);
+  const incarnation young[] = {server.join(20, "rollout", {1, 3}), server.join(21, "rollout", {2, 3})};
+  all.insert(all.end(), {young[0], young[1]});
+  server.fail(old, source, {errc::group_failed, "aborted"}, false);
+  const std::uint64_t calls[] = {call(young[0], 1), call(young[1], 1)};
+  SUBCASE("it goes on: all are in its call") {
+    server.pass_alive(1000ms, all);
+    const auto third = answer(old, call(old, source.operation.value + 1));
+    REQUIRE(third.has_value());
+    CHECK(third->result.ok());
+    for (int i = 0; i < 2; ++i) CHECK(answer(young[i], calls[i]).value().operation == third->operation);
+  }
+  SUBCASE("it waits for their word: both are told") {
+    server.pass_alive(2200ms, all);
+    for (int i = 0; i < 2; ++i) {
+      const auto told = answer(young[i], calls[i]);
+      REQUIRE(told.has_value());
+      CHECK(told->operation == source.operation);
+      CHECK(retryable(told->result.code));
+    }
+    CHECK(answer(old, call(old, source.operation.value + 1)).value().result.ok());
+    CHECK(answer(young[0], call(young[0], source.operation.value + 1)).value().result.ok());
+  }
+}
+
+TEST_CASE("catalog: a new process that is alone in its call, and whose call is decided by others, reads on") {
+  driver<> server{};
+  for (std::uint32_t i = 0; i < 3; ++i) server.join(1 + i, "trainer", {i, 3});
+  const incarnation first = server.join(4, "rollout", {0, 3});
+  for (std::uint32_t i = 0; i < 3; ++i) REQUIRE(server.publish({1 + i}, 2).ok());
+  server.join(5, "rollout", {1, 3});
+  server.join(6, "rollout", {2, 3});
+  const auto source = server.start_update(first);
+  const incarnation young = server.join(20, "rollout", {1, 3});
+  server.fail(first, source, {errc::group_failed, "aborted"}, false);
+  const auto alone = server.send(young, messages::update_request{{1}, latest, 60'000, {}, {}});
+  CHECK_FALSE(server.answer<messages::update_reply>(young, alone).has_value());
+  // A process comes from an earlier server, which had decided that call.
+  auto join = server.join_message("rollout", {2, 3});
+  join.before.server = {70};
+  join.operation = source.operation;
+  join.decided = 2;
+  static_cast<void>(server.ask<messages::join_reply>(incarnation{21}, std::move(join)));
+  server.pass_alive(5s, {{1}, {2}, {3}, first, young, {21}});
+  const auto reply = server.answer<messages::update_reply>(young, alone);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.ok());
+  server.check_rules();
+}
+
 TEST_CASE("catalog: an old failure, or one that nobody knows of, does not delay a new process") {
   replaced_scene s;
   SUBCASE("of more than group_timeout ago") {

@@ -110,8 +110,7 @@ TENSORHUB_DECL update_report any_subscriber::carry_out(const update_call& call,
     const auto left = detail::time_left(until);
     return call.repeats ? detail::repeated(options_, left, *this, once) : once(left);
   };
-  if (auto kept = attempt([&](std::chrono::milliseconds left) { return kept_report(call.selector, left); }))
-    return *std::move(kept);
+  if (auto kept = kept_report(call.selector, timeout)) return *std::move(kept);
   update_report report =
       attempt([&](std::chrono::milliseconds left) { return stage(call.selector, left, call.reach); });
   const install_report installed =
@@ -123,11 +122,19 @@ TENSORHUB_DECL update_report any_subscriber::carry_out(const update_call& call,
 }
 TENSORHUB_DECL std::optional<update_report> any_subscriber::kept_report(version_selector selector,
                                                                         std::chrono::milliseconds timeout) {
+  static constexpr std::chrono::milliseconds patience{1000};
   const version_number live = held_version();
   if (options_.shard.count > 1 || !live || !accepts(selector, live) || !holds_what_is_live())
     return std::nullopt;
-  const version_number found = wait(selector, timeout);  // there is one: what is live
-  if (found != live || !holds_what_is_live()) return std::nullopt;
+  worker& holder = flips() ? live_side() : *workers_[0];
+  try {  // what the server has told before its answer is known then
+    static_cast<void>(holder.why(std::min(timeout, patience)));
+  } catch (const error& e) {
+    if (!e.retryable()) throw;
+    return std::nullopt;
+  }
+  const bool is_enough = selector.kind == version_selector::kind_type::exactly || !holder.newer();
+  if (!is_enough || held_version() != live || !holds_what_is_live()) return std::nullopt;
   update_report kept;
   kept.version = live;
   kept.kept = true;

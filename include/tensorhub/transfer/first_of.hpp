@@ -354,9 +354,9 @@ class first_of {
     if (made.part_.index() == 0) {
       memory_of_failures_.note(peer, tried.late, tried.late,
                                {options_.attempt_timeout, options_.retry_after});
-      // What this machine does not give may be what the peer would be reached by.
       const errc reason = is_late ? errc::timed_out : errc::transport_failed;
-      throw error(tried.local != 0 ? errc::system_failed : reason,
+      const bool is_local = tried.local != 0 && tried.local == tried.failed;
+      throw error(is_local ? errc::system_failed : reason,
                   std::string{name} + ": no member reaches the peer: " + tried.reasons.text());
     }
     made.refused_ = tried.reasons.text();

@@ -16,8 +16,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// What one group leaves. Without these files there is no limit. `prefix`: of what memory.stat says of a group
-/// and those in it.
+/// What one group leaves. Without these files there is no limit. `prefix`: of the names in memory.stat, of a
+/// group and those in it.
 [[nodiscard]] inline std::uint64_t room_in_group(const std::string& folder, const char* limit_name,
                                                  const char* usage_name, std::string_view prefix) {
   std::uint64_t limit = 0;

@@ -245,6 +245,15 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
 
 /// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per
 /// worker).
+/// Those that have called an operation are new, and may be one call ahead of the other shards, which know of
+/// a failure before it. Nothing is decided until one of these calls too; at the end of this time, the callers
+/// hear of that failure in the place of their call.
+struct alone_state {
+  time_point until = time_point::never();  ///< never: that is not so
+  messages::status failure{};
+  operation_counter failed{};
+};
+
 struct operation_state {
   operation_counter counter{};
   replica_state* replica = nullptr;
@@ -258,9 +267,7 @@ struct operation_state {
   version_number version{};
   time_point decided_at{};
   time_point closed_at{};
-  /// Its caller is new, and may be one call ahead of the others: until one of these calls too, nothing is
-  /// decided, and at this time the call is taken for the one before. Never: that is not so.
-  time_point alone_until = time_point::never();
+  alone_state alone{};
   time_point arrival_deadline = time_point::never();  ///< by when all shards must have called
   time_point looked_at = time_point::never();  ///< when its deadlines are examined next; never: it has none
   std::vector<member_state> members{};  ///< of an update: by shard, or one if only_shard; empty: `callers`

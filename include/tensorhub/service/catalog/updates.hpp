@@ -53,7 +53,8 @@ class updates {
       core_.condemned.emplace_back(worker.id, verdict::unruly);
       return;
     }
-    const bool may_be_ahead = table_.failed_without(worker) != nullptr;
+    const bool is_new = !worker.past.called;
+    alone_state alone = alone_after(table_.failed_without(worker));
     const operation_counter counter = table_.count(worker, request.operation, std::nullopt, request.selector);
     const auto fail = [&](errc code, std::string sentence) {
       core_.answer(worker, sequence, refused({code, std::move(sentence)}, counter));
@@ -78,10 +79,12 @@ class updates {
     member.ahead = request.ahead;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     table_.look_at(operation, member.deadline);
+    if (callers_of(operation) == 1)
+      operation.alone = std::move(alone);
+    else if (!is_new || !lacks_one_that_knows(operation))
+      operation.alone = {};
+    table_.look_at(operation, operation.alone.until);
     if (resolve_ended(operation)) return;
-    const bool is_alone = !operation.is_decided() && may_be_ahead && callers_of(operation) == 1;
-    operation.alone_until = is_alone ? core_.now + core_.options.late_shard_timeout : time_point::never();
-    table_.look_at(operation, operation.alone_until);
     if (!operation.is_decided()) return try_decide(operation, member);
     if (!accepts(request.selector, operation.version)) return close_disagreed(operation, worker.shard);
     deliver(operation, worker);
@@ -517,26 +520,29 @@ class updates {
     return detail::count_if(operation.members,
                             [](const member_state& each) { return each.phase != phase::absent; });
   }
-  /// The other shards know of a failure that the only caller has not heard of, and do not make this call: it
-  /// hears of it too, in the place of the call, so that all are in step again.
+  [[nodiscard]] alone_state alone_after(const operation_state* failed) const {
+    if (failed == nullptr) return {};
+    return {core_.now + core_.options.late_shard_timeout, failed->failure, failed->counter};
+  }
+  /// A worker that is not new has not called: it knows of the failure before.
+  [[nodiscard]] static bool lacks_one_that_knows(const operation_state& operation) {
+    return detail::any_of(operation.replica->workers, [&operation](const worker_state* each) {
+      return each != nullptr && each->past.called && !operation.has_called(each->shard.index);
+    });
+  }
+  /// Its callers hear of the failure before, which the other shards know, so that all are in step again.
   void take_for_the_one_before(operation_state& operation) {
-    replica_state& replica = *operation.replica;
-    const auto own = replica.operations.find(operation.key());
-    const auto before = own == replica.operations.begin() ? replica.operations.end() : std::prev(own);
-    const bool is_known = before != replica.operations.end() && !before->second.failure.ok();
-    operation.alone_until = time_point::never();
-    if (!is_known) return;
     for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
-      worker_state* const worker = replica.workers[shard];
+      worker_state* const worker = operation.replica->workers[shard];
       if (member.phase != phase::waiting || worker == nullptr) return;
       core_.answer(*worker, std::exchange(member.sequence, {}),
-                   refused(before->second.failure, before->second.counter));
+                   refused(operation.alone.failure, operation.alone.failed));
     });
     table_.cancel(operation);
   }
 
   void try_decide(operation_state& operation, const member_state& asked) {
-    if (operation.alone_until != time_point::never()) return;
+    if (operation.alone.until != time_point::never()) return;
     if (operation.has_version()) return start(operation, operation.version);
     const version_decision decision = decisions_.make(operation, asked);
     switch (decision.kind) {
@@ -612,6 +618,7 @@ class updates {
   }
   /// From now on all shards must call the operation within the group's time-out.
   void expect_all(operation_state& operation) {
+    operation.alone = {};
     operation.decided_at = core_.now;
     operation.arrival_deadline = core_.now + core_.options.group_timeout;
     table_.look_at(operation, operation.arrival_deadline);
@@ -972,10 +979,10 @@ class updates {
     if (!is_held_up) operation.arrival_deadline = operation.decided_at + core_.options.group_timeout;
   }
   void expire(operation_state& operation) {
-    if (core_.now >= operation.alone_until) return take_for_the_one_before(operation);
+    if (core_.now >= operation.alone.until) return take_for_the_one_before(operation);
     if (core_.is_held_up(operation)) move_again(operation);
     time_point next = core_.is_held_up(operation) ? core_.now + moves_again_after : time_point::never();
-    next = std::min(next, operation.alone_until);
+    next = std::min(next, operation.alone.until);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       const bool waits = member.phase == phase::waiting;
       const bool is_missing = operation.has_version() && member.phase == phase::absent;

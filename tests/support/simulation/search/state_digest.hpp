@@ -293,13 +293,17 @@ class state_digest {
     add(phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, deadline, lease, excluded,
         retries);
   }
+  void fold(const catalog_detail::alone_state& alone) {
+    const auto& [until, failure, failed] = alone;
+    add(until, failure, failed);
+  }
   void fold(const catalog_detail::operation_state& operation) {
     const auto& [counter, replica, serial, only_shard, is_publish, starved, stage, inherited, failure,
-                 version, decided_at, closed_at, alone_until, arrival_deadline, looked_at, members, callers] =
+                 version, decided_at, closed_at, alone, arrival_deadline, looked_at, members, callers] =
         operation;
     static_cast<void>(std::tie(replica, serial));
     add(counter, only_shard, is_publish, starved != 0, stage, inherited, failure, version, decided_at,
-        closed_at, alone_until, arrival_deadline, looked_at, members, callers);
+        closed_at, alone, arrival_deadline, looked_at, members, callers);
   }
   void fold(const catalog_detail::handover_state& handover) {
     const auto& [version, from, host, temporary, given_up, unreadable, failed] = handover;
