@@ -555,11 +555,12 @@ TEST_CASE("catalog: a new process that is alone in its call, and whose call is d
   join.operation = source.operation;
   join.decided = 2;
   static_cast<void>(server.ask<messages::join_reply>(incarnation{21}, std::move(join)));
-  server.pass_alive(5s, {{1}, {2}, {3}, first, young, {21}});
   const auto reply = server.answer<messages::update_reply>(young, alone);
   REQUIRE(reply.has_value());
   CHECK(reply->result.ok());
-  server.check_rules();
+  server.pass_alive(35s, {{1}, {2}, {3}, first, young, {21}});  // the first shard does not call
+  CHECK(server.push<messages::abort_push>(young).has_value());
+  server.core.for_each_lease([](const auto& lease) { CHECK_FALSE(lease.is_reserved()); });
 }
 
 TEST_CASE("catalog: an old failure, or one that nobody knows of, does not delay a new process") {
