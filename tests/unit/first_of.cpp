@@ -365,14 +365,20 @@ TEST_CASE("a member for which this machine has no descriptor: the next one, or a
     poor::is_out = false;
     CHECK(reader.connect(queue, source.address(), {1}, 5s).why() == "poor");  // the peer is not to blame
   }
-  SUBCASE("none connects") {
+  SUBCASE("none connects, and the peer is not to blame") {
+    first_of<poor> source{{}, {1}}, reader{{}, {2}};
+    auto queue = reader.make_queue(4);
+    CHECK(calls::code_of([&] { static_cast<void>(reader.connect(queue, source.address(), {1}, 5s)); }) ==
+          errc::system_failed);
+  }
+  SUBCASE("none connects, and one says that it is the peer") {
     using poor_or_faulty = first_of<poor, faulty<three>>;
     poor_or_faulty source{{}, {1}};
     poor_or_faulty reader{poor_or_faulty::with(faulty<three>::options{.faults = {.failed_connections = 1}}),
                           {2}};
     auto queue = reader.make_queue(4);
     CHECK(calls::code_of([&] { static_cast<void>(reader.connect(queue, source.address(), {1}, 5s)); }) ==
-          errc::system_failed);
+          errc::transport_failed);
   }
   poor::is_out = false;
 }
