@@ -423,7 +423,7 @@ TEST_CASE("update in mode staged: several shards stage and install the same vers
   hub::reference_server server;
   group<trainer> sources{server.address(), "trainer-0"};
   group<member<staged_of<hub::subscriber>>> readers{server.address(), "rollout-0"};
-  for (const std::uint64_t version : {1, 2}) {
+  for (const std::uint64_t version : {1u, 2u}) {
     publish(sources, version);
     for (int time = 0; time < 2; ++time) {  // the second one knows of nothing newer
       in_every_shard([&](std::uint32_t i) {

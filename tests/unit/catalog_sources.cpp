@@ -245,7 +245,7 @@ TEST_CASE("catalog: a reader that has stalled tries the source again that has fa
 }
 
 TEST_CASE("catalog: readers that lose the trainer after a stall find a way back to it") {
-  for (const std::uint64_t chunks : {1, 3, 20}) {
+  for (const std::uint64_t chunks : {1u, 3u, 20u}) {
     CAPTURE(chunks);
     workers_of_few_chunks s{41, {}, chunks};
     const incarnation trainer = s.all[0];
