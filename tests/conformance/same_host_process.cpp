@@ -273,22 +273,25 @@ TEST_CASE("a file that is not sealed may become shorter: the read is denied, not
 TEST_CASE("a killed source: every outstanding read ends once, and none ends well afterwards") {
   for (const memory_of_source memory : {memory_of_source::sealed_file, memory_of_source::plain}) {
     CAPTURE(static_cast<int>(memory));
-    const source_process source{{.memory = memory}};
-    reading_side reader{};
-    reader.connect(source.address);
-    CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
-    reader.post_all(source.region, 8);
-    source.signal(SIGKILL);
-    auto ended = reader.drain();
-    CHECK(ended.contains(completion_status::peer_lost));
-    ended.erase(completion_status::peer_lost);
-    ended.erase(completion_status::ok);
-    CHECK(ended.empty());
-    CHECK(!reader.endpoint->usable());
-    CHECK(reader.read(source) == counts{{completion_status::peer_lost, 1}});
-    const auto [code, sentence] = reader.try_to_connect(source.address);
-    CHECK(code == errc::transport_failed);
-    CHECK(sentence.find("cannot be reached") != std::string::npos);
+    bool had_reads = false;  // on a busy machine the source may take longer to end than all of its reads
+    for (int round = 0; round < 20 && !had_reads; ++round) {
+      const source_process source{{.memory = memory}};
+      reading_side reader{};
+      reader.connect(source.address);
+      CHECK(reader.read(source) == counts{{completion_status::ok, 1}});
+      reader.post_all(source.region, 8);
+      source.signal(SIGKILL);
+      auto ended = reader.drain();
+      had_reads = ended.erase(completion_status::peer_lost) != 0;
+      ended.erase(completion_status::ok);
+      CHECK(ended.empty());
+      CHECK(reader.read(source) == counts{{completion_status::peer_lost, 1}});
+      CHECK(!reader.endpoint->usable());
+      const auto [code, sentence] = reader.try_to_connect(source.address);
+      CHECK(code == errc::transport_failed);
+      CHECK(sentence.find("cannot be reached") != std::string::npos);
+    }
+    CHECK(had_reads);
   }
 }
 
