@@ -223,8 +223,8 @@ class catalog_server::loop {
          {}});
   }
 
-  /// Whoever is not accepted for want of a descriptor can be told nothing, and ZeroMQ reports nothing either,
-  /// unless a monitor takes an event for each attempt of an I/O thread that goes on trying.
+  /// A process that is not accepted for want of a descriptor can be told nothing. ZeroMQ reports it only to a
+  /// monitor, with an event for each attempt of an I/O thread that does not stop trying.
   void detect_shortage(time_point now) {
     if (now < shortage_.look_at) return;
     shortage_.look_at = now + std::chrono::seconds{1};

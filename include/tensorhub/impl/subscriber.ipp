@@ -126,8 +126,8 @@ TENSORHUB_DECL std::optional<update_report> any_subscriber::kept_report(version_
   const version_number live = held_version();
   if (options_.shard.count > 1 || !live || !accepts(selector, live) || !holds_what_is_live())
     return std::nullopt;
-  worker& holder = flips() ? live_side() : *workers_[0];
-  try {  // what the server has told before its answer is known then
+  worker& holder = live_side();
+  try {  // when its answer is here, so is all that the server has told before
     static_cast<void>(holder.why(std::min(timeout, patience)));
   } catch (const error& e) {
     if (!e.retryable()) throw;
@@ -365,7 +365,7 @@ TENSORHUB_DECL worker& any_subscriber::live_side() const {
 }
 TENSORHUB_DECL bool any_subscriber::holds_what_is_live() const {
   const version_number live = held_version();
-  return live && (flips() ? live_side() : *workers_[0]).held_version() == live;
+  return live && live_side().held_version() == live;
 }
 
 TENSORHUB_DECL error any_subscriber::failure(errc code, const std::string& sentence) const {

@@ -25,8 +25,8 @@ struct catalog_options {
   /// Time from the decision of an operation until all shards must have called it.
   std::chrono::milliseconds group_timeout = defaults::group_timeout;
   /// A holder that lets go of the version waits so long for a shard that has not called, if no other holder
-  /// has room for that shard: the holder's own sources wait for the holder. Also, so long a new worker waits
-  /// for company after a call of its group that has failed before it could take part.
+  /// has room for that shard: the holder's own sources wait for the holder. A new worker waits as long for
+  /// another shard's call, if the last call of its group has failed before it could take part.
   std::chrono::milliseconds late_shard_timeout = defaults::late_shard_timeout;
   /// Time after its start during which a server never answers `not_found` and releases no memory, because
   /// workers of an earlier server may not have joined yet. Ends early for a model whose workers are all back.

@@ -245,9 +245,9 @@ inline constexpr std::uint32_t all_shards = UINT32_MAX;
 
 /// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per
 /// worker).
-/// Those that have called an operation are new, and may be one call ahead of the other shards, which know of
-/// a failure before it. Nothing is decided until one of these calls too; at the end of this time, the callers
-/// hear of that failure in the place of their call.
+/// The workers that have called an operation are new, and may be one call ahead of the other shards, which
+/// know of a failure before it. Nothing is decided until one of those shards calls too; if none has called
+/// by `until`, the callers hear of that failure in the place of their call.
 struct alone_state {
   time_point until = time_point::never();  ///< never: that is not so
   messages::status failure{};

@@ -530,8 +530,8 @@ class updates {
       return each != nullptr && each->past.called && !operation.has_called(each->shard.index);
     });
   }
-  /// Its callers hear of the failure before, which the other shards know, so that all are in step again.
-  void take_for_the_one_before(operation_state& operation) {
+  /// The callers hear of the failure before, which the other shards know, so that all are in step again.
+  void tell_of_failure_before(operation_state& operation) {
     for_each_member(operation, [&](member_state& member, std::uint32_t shard) {
       worker_state* const worker = operation.replica->workers[shard];
       if (member.phase != phase::waiting || worker == nullptr) return;
@@ -979,7 +979,7 @@ class updates {
     if (!is_held_up) operation.arrival_deadline = operation.decided_at + core_.options.group_timeout;
   }
   void expire(operation_state& operation) {
-    if (core_.now >= operation.alone.until) return take_for_the_one_before(operation);
+    if (core_.now >= operation.alone.until) return tell_of_failure_before(operation);
     if (core_.is_held_up(operation)) move_again(operation);
     time_point next = core_.is_held_up(operation) ? core_.now + moves_again_after : time_point::never();
     next = std::min(next, operation.alone.until);

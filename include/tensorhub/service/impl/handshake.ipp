@@ -69,7 +69,7 @@ TENSORHUB_DECL handshake_trouble explain_handshake(const handshake_event& event,
                                                "public key and to a key pair that it allows"},
             true};
   }
-  // ZeroMQ's own time-out; whoever closes the connection leaves another errno.
+  // ZeroMQ's own time-out; a connection that the server closes has another errno.
   if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL && event.value == EAGAIN) {
     return {{errc::disconnected,
              server + " has been connected to, and says nothing: it is stopped or too busy, or it "
