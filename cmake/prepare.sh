@@ -27,8 +27,10 @@ need_packages() {
     fail "these packages could not be installed: ${missing[*]}. Is there a network, and a Debian 12 package source?"
 }
 
-# What ccache keeps serves every clone, wherever it lies.
-export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+# What ccache keeps serves every clone, wherever it lies. It must compare whole headers (CCACHE_DEPEND), not what the
+# preprocessor makes of them: g++ takes a header for the one that a precompiled header has read only if their text is the
+# same, comments and all, so a kept precompiled header whose comments are older ends in "redefinition of ...".
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_DEPEND=1
 
 # python_venv: build/venv with what the Python package is built and tested with, and the options to build it; false,
 # with a line, if it cannot be had. Nothing is fetched twice.
