@@ -9,9 +9,11 @@
 ///     versions      held and available versions           questions, stuck  wait, list, describe, why, stuck
 ///     retention     retained versions, handovers
 ///     leases        sources, permissions, drains          operation_table   which call is which operation
-///     decisions     which version an update gets          updates       the course of an update
-///     publishing    publish, unpublish                    admission         whether a worker fits
-///     membership    join, leave, silence                  rules         asserts what holds after every event
+///     decisions     which version an update gets          update_ends     its one end for all shards
+///     update_starts    from calls to sources              update_deadlines    who has waited too long
+///     updates       the requests of an update             publishing        publish, unpublish
+///     admission     whether a worker fits                 membership        join, leave, silence
+///     rules         asserts what holds after every event
 ///
 /// `catalog` (service/catalog.hpp) owns the parts, passes each message to the part that handles it, runs the
 /// timers, and settles what has become possible.
@@ -55,6 +57,9 @@ struct fresh_sources {
   std::uint32_t shard = 0;
   std::size_t count = 0;
 };
+
+/// While a shard that has not called holds up a holder, another source for it is sought so often.
+inline constexpr std::chrono::milliseconds moves_again_after{200};
 
 /// Events whose output is taken together.
 struct batch_state {
@@ -120,7 +125,8 @@ struct core {
            operation.arrival_deadline < operation.decided_at + options.group_timeout;
   }
 
-  /// The model's workers may show, or use, what is void: `updates::withdraw_void` runs before the event ends.
+  /// The model's workers may show, or use, what is void: `update_ends::withdraw_void` runs before the event
+  /// ends.
   void note_void(model_state& model) noexcept { model.has_void = retention_changed = true; }
 
   // ---- what `catalog::settle` is to look at before the event ends

@@ -25,6 +25,8 @@
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
+#include "tensorhub/service/catalog/update_ends.hpp"
+#include "tensorhub/service/catalog/update_starts.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 #include "tensorhub/types/replica_name.hpp"
@@ -34,13 +36,15 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 class membership {
  public:
   membership(core& core, versions& versions, retention& retention, questions& questions, leases& leases,
-             operation_table& operations, updates& updates)
+             operation_table& operations, update_ends& ends, update_starts& starts, updates& updates)
       : core_{core},
         versions_{versions},
         retention_{retention},
         questions_{questions},
         leases_{leases},
         table_{operations},
+        ends_{ends},
+        starts_{starts},
         updates_{updates},
         admission_{core, core.policy.name} {}
 
@@ -445,7 +449,7 @@ class membership {
       versions_.receive(worker, *join.receiving);
     if (join.held && !worker.held && versions_.may_bring(worker, *join.held))
       versions_.hold(worker, *join.held, join.held->open);
-    updates_.resolve_ended(*worker.replica);
+    starts_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
     leases_.lead_readers(worker);
     versions_.forget_old(model);
@@ -540,7 +544,7 @@ class membership {
     update_chain(worker);
     core_.move_to(worker.signs.life, liveness::gone);
     versions_.withdraw(worker);
-    if (worker.held && worker.held->open) updates_.give_up_open(worker, who(worker) + " is gone");
+    if (worker.held && worker.held->open) ends_.give_up_open(worker, who(worker) + " is gone");
     for (const lease_id id : std::vector<lease_id>{worker.as_source.readers})
       leases_.abandon(worker, id, &drain_state::moved);
     versions_.end_receiving(worker);
@@ -551,7 +555,7 @@ class membership {
       if (operation->is_closed() || operation->is_publish) continue;
       const member_state* member = member_of(*operation, worker.shard.index);
       if (member != nullptr && (operation->is_decided() || member->phase != phase::absent))
-        updates_.close_failed(*operation, reason);
+        ends_.close_failed(*operation, reason);
     }
     questions_.forget(worker);
     replica.workers[worker.shard.index] = nullptr;
@@ -582,6 +586,8 @@ class membership {
   questions& questions_;
   leases& leases_;
   operation_table& table_;
+  update_ends& ends_;
+  update_starts& starts_;
   updates& updates_;
   admission admission_;
   dead_list dead_;

@@ -17,6 +17,8 @@
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
+#include "tensorhub/service/catalog/update_ends.hpp"
+#include "tensorhub/service/catalog/update_starts.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -25,12 +27,14 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 class publishing {
  public:
   publishing(core& core, versions& versions, retention& retention, leases& leases,
-             operation_table& operations, updates& updates)
+             operation_table& operations, update_ends& ends, update_starts& starts, updates& updates)
       : core_{core},
         versions_{versions},
         retention_{retention},
         leases_{leases},
         table_{operations},
+        ends_{ends},
+        starts_{starts},
         updates_{updates} {}
 
   void on(worker_state& worker, request_sequence sequence, const messages::publish_request& request) {
@@ -72,11 +76,11 @@ class publishing {
     if (!before_update) {
       worker.parting.parked.reset();
       versions_.withdraw(worker);
-      if (worker.held->open) updates_.give_up_open(worker, who(worker) + " has taken it back");
+      if (worker.held->open) ends_.give_up_open(worker, who(worker) + " has taken it back");
       versions_.recompute(*worker.replica);
     }
     worker.drain = drain_state{.sequence = sequence, .begun = core_.now};
-    updates_.move_readers(worker);
+    starts_.move_readers(worker);
     leases_.check_drained(worker);
   }
 
@@ -149,7 +153,7 @@ class publishing {
   /// The deadline of the unpublish has passed: the caller gets its memory back even if the version is lost.
   void give_up_waiting(worker_state& worker) {
     worker.parting.parked.reset();
-    if (worker.held && worker.held->open) updates_.give_up_open(worker, who(worker) + " has taken it back");
+    if (worker.held && worker.held->open) ends_.give_up_open(worker, who(worker) + " has taken it back");
     const version_number version = worker.replica->complete;
     retention_.note_forced(*worker.replica, version);
     messages::drained_reply reply;
@@ -281,7 +285,7 @@ class publishing {
     if (!operation.is_decided()) operation.decided_at = core_.now;
     core_.move_to(operation.stage, operation_stage::decided);
     operation_table::set_version(operation, request.held.version);
-    updates_.resolve_ended(operation);
+    starts_.resolve_ended(operation);
     if (!operation.is_closed() && operation.is_finished()) table_.close(operation);
     return {};
   }
@@ -298,6 +302,8 @@ class publishing {
   retention& retention_;
   leases& leases_;
   operation_table& table_;
+  update_ends& ends_;
+  update_starts& starts_;
   updates& updates_;
 };
 

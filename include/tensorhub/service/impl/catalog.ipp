@@ -25,6 +25,9 @@
 #include "tensorhub/service/catalog/retention.hpp"
 #include "tensorhub/service/catalog/rules.hpp"
 #include "tensorhub/service/catalog/stuck.hpp"
+#include "tensorhub/service/catalog/update_deadlines.hpp"
+#include "tensorhub/service/catalog/update_ends.hpp"
+#include "tensorhub/service/catalog/update_starts.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -55,9 +58,14 @@ struct catalog::parts {
         stuck{core},
         leases{core, versions, std::move(scheduler)},
         operations{core},
-        updates{core, versions, retention, questions, leases, operations, std::move(consistency)},
-        publishing{core, versions, retention, leases, operations, updates},
-        membership{core, versions, retention, questions, leases, operations, updates},
+        update_ends{core, versions, leases, operations},
+        update_starts{core,   versions,   retention,   questions,
+                      leases, operations, update_ends, std::move(consistency)},
+        update_deadlines{core, leases, operations, update_ends},
+        updates{core, versions, leases, operations, update_ends, update_starts, update_deadlines},
+        publishing{core, versions, retention, leases, operations, update_ends, update_starts, updates},
+        membership{core,       versions,    retention,     questions, leases,
+                   operations, update_ends, update_starts, updates},
         orders{core, versions, retention, leases, membership} {}
   parts(const parts&) = delete;
   parts& operator=(const parts&) = delete;
@@ -70,6 +78,9 @@ struct catalog::parts {
   catalog_detail::stuck stuck;
   catalog_detail::leases leases;
   catalog_detail::operation_table operations;
+  catalog_detail::update_ends update_ends;
+  catalog_detail::update_starts update_starts;
+  catalog_detail::update_deadlines update_deadlines;
   catalog_detail::updates updates;
   catalog_detail::publishing publishing;
   catalog_detail::membership membership;
@@ -237,7 +248,7 @@ TENSORHUB_DECL void catalog::note_rights(catalog_detail::worker_state& worker, c
   const bool is_its = rules.may_speak_of(worker.model->name) && rules.may_be(worker.replica->name);
   worker.access.may_publish = is_its && rules.has_any_of(right::publish);
   const bool may_read = is_its && rules.has_any_of(right::read);
-  if (std::exchange(worker.access.may_read, may_read) && !may_read) parts_->updates.refuse(worker);
+  if (std::exchange(worker.access.may_read, may_read) && !may_read) parts_->update_ends.refuse(worker);
   const bool may_serve = is_its && rules.has_any_of(right::serve);
   if (std::exchange(worker.access.may_serve, may_serve) == may_serve) return;
   parts_->versions.recompute(*worker.replica);
@@ -327,7 +338,7 @@ TENSORHUB_DECL void catalog::settle_all() {
     if (std::exchange(core().retention_changed, false)) let_go();
     if (core().unsettled.empty() && !core().retention_changed) return;
     for (catalog_detail::model_state* model : std::exchange(core().unsettled, {}))
-      parts_->updates.settle(*model);
+      parts_->update_starts.settle(*model);
   }
   core().log(log_level::error, "a fault of the catalog: it does not settle");
 }
@@ -335,7 +346,7 @@ TENSORHUB_DECL void catalog::settle_all() {
 /// Decides again the requests that wait until a retained version may be released.
 TENSORHUB_DECL void catalog::let_go() {
   for (auto& [name, model] : core().models) {
-    if (std::exchange(model.has_void, false)) parts_->updates.withdraw_void(model);
+    if (std::exchange(model.has_void, false)) parts_->update_ends.withdraw_void(model);
     if (model.keeps.revision > 0) parts_->retention.look_after(model);
     if (!std::exchange(model.waits_to_let_go, false)) continue;
     parts_->publishing.retry_parked(model);
@@ -353,7 +364,7 @@ TENSORHUB_DECL void catalog::expire_waiting(bool behind) {
     if (!model.operations.starved.empty()) core().mark_credits(model);
     parts_->questions.expire(model);
   }
-  parts_->updates.expire();
+  parts_->update_deadlines.expire();
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE
