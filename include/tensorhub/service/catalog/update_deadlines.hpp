@@ -1,7 +1,7 @@
 #pragma once
 /// \file update_deadlines.hpp
-/// Nothing in an update waits for ever: not a call for a version or a source, not a group for a shard that has
-/// not called, and not a holder for a reader that has not come.
+/// Nothing in an update waits for ever: not a call for a version or a source, not a group for a shard that
+/// has not called, and not a holder for a reader that has not come.
 
 #include <algorithm>
 #include <chrono>
