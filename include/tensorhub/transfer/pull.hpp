@@ -67,7 +67,9 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/control_block.hpp"
+#include "tensorhub/transfer/known_digests.hpp"
 #include "tensorhub/transfer/missing_chunks.hpp"
+#include "tensorhub/transfer/pull_stalls.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/layout.hpp"
@@ -100,9 +102,9 @@ class pull {
   /// The open version is whole, and this is its root (zero: no digests to check).
   void commit(digest128 root);
   /// Set while the root of `table()` has to be compared with this one: call `settle` then.
-  [[nodiscard]] std::optional<digest128> unsettled() const;
+  [[nodiscard]] std::optional<digest128> unsettled() const noexcept { return digests_.unsettled(); }
   /// They agree: everything that was believed is of the published version.
-  void settle();
+  void settle() noexcept { digests_.settle(); }
   /// They do not. Half of a digest may have been read before it was written: those of chunks that are still
   /// missing are read again. False: there are none, or that has not helped; nothing that was read may be
   /// used.
@@ -152,7 +154,7 @@ class pull {
 
   // ---- state --------------------------------------------------------------------------------------------
 
-  [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size() && !open_.is_open; }
+  [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size() && !digests_.is_open(); }
   /// What a task `map` reads: header and map, and the digests of a version that was open.
   [[nodiscard]] std::uint64_t map_bytes() const noexcept;
   [[nodiscard]] std::uint64_t confirmed_chunks() const noexcept { return confirmed_; }
@@ -175,7 +177,7 @@ class pull {
   [[nodiscard]] std::span<const remote_region> segments(source_slot slot) const noexcept {
     return sources_[slot].segments;
   }
-  [[nodiscard]] std::span<const digest128> table() const noexcept { return table_; }
+  [[nodiscard]] std::span<const digest128> table() const noexcept { return digests_.table(); }
 
   /// Chunks confirmed since the last call. Readers may be shown these chunks.
   [[nodiscard]] std::span<const chunk_index> take_confirmed();
@@ -190,7 +192,7 @@ class pull {
   /// Returns true once per stall: no source has had a new chunk for `stall_timeout` (or `orphan_timeout`).
   [[nodiscard]] bool take_stall(time_point now) noexcept;
   /// `take_stall` reports again if the stall continues after this call.
-  void forgive_stall(time_point now) noexcept;
+  void forgive_stall(time_point now) noexcept { stalls_.forgive(now); }
 
   /// Returns true once per *shortage*: no source is known to have every chunk, and no read was begun for a
   /// while although a lane's window had room. A source that has every chunk would help, even if the others go
@@ -367,10 +369,6 @@ class pull {
   [[nodiscard]] std::optional<slow_source> find_slow_source(const channel_record& idle,
                                                             const source_record& able) const;
 
-  /// The stall time-out. It is shorter when a source was lost and none of the remaining sources is known to
-  /// have all chunks. The server may first have to hear the same from other readers, so the stall is reported
-  /// several times; `max_orphan_stalls` bounds that, because a chain that is merely slow is not stalled.
-  static constexpr std::uint32_t max_orphan_stalls = 6;
   [[nodiscard]] duration stall_patience() const noexcept;
 
   // ---- belief
@@ -394,31 +392,12 @@ class pull {
   std::uint64_t confirmed_ = 0;
   std::uint64_t confirmed_bytes_ = 0;
   bool touched_ = false;
-  /// Of an open version.
-  struct {
-    bool is_open = false;                 ///< the table was not compared with the root yet
-    std::optional<digest128> root{};      ///< told by `commit`
-    std::uint64_t lacking = 0;            ///< chunks without a digest in `table_`
-    std::vector<source_slot> shown_by{};  ///< by chunk: the source of its digest
-    std::uint32_t mismatches = 0;         ///< chunks that had another digest than was shown first
-    std::uint32_t doubts = 0;             ///< how often digests of missing chunks were read again
-  } open_;
-  struct {
-    bool is_reported = false;
-    time_point last_progress{};
-    /// Reported since a source was lost; empty: none was lost.
-    std::optional<std::uint32_t> of_orphans{};
-    time_point shortage_reported{};
-    /// Doubles with each report, until there is a source that has every chunk.
-    std::int64_t shortage_patience = 1;
-  } stall_;
-  static constexpr std::int64_t most_shortage_patience = 1024;
-  static constexpr std::uint32_t max_open_mismatches = 3;
+  known_digests digests_;
+  pull_stalls stalls_;
   duration usual_{};                   ///< average time of one chunk read, over all sources
   std::deque<source_record> sources_;  ///< a deque, because callers borrow segments
   std::vector<channel_record> channels_;
   std::vector<lane_record> lanes_;
-  std::vector<digest128> table_;
   std::vector<chunk_index> preferred_;  ///< not confirmed when they were last looked at
   std::vector<chunk_index> fresh_;      ///< confirmed, not yet taken by `take_confirmed`
   std::vector<chunk_index> taken_;
@@ -430,4 +409,6 @@ class pull {
 
 #if defined(TENSORHUB_HEADER_ONLY)
 #include "tensorhub/transfer/impl/pull.ipp"
+#include "tensorhub/transfer/impl/pull_choice.ipp"
+#include "tensorhub/transfer/impl/pull_look.ipp"
 #endif

@@ -1,0 +1,162 @@
+#pragma once
+/// \file pull_choice.ipp
+/// Which chunk is taken from which source, and how many at a time: definitions of pull.hpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "tensorhub/detail/whole_range.hpp"
+#include "tensorhub/transfer/pull.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) const noexcept {
+  const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
+  if (sources_[c.slot].facts.far) return left(options_.far_window_chunks, c.reads.size());
+  if (starting_until(c.slot, now) != time_point::never()) return 0;
+  const lane_record& lane = lanes_[c.lane];
+  std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
+  const duration usual = sources_[c.slot].usual;
+  if (usual.count() == 0 || usual > options_.slow_shortest / 4)
+    of_lane = std::min(of_lane, left(options_.cautious_window_chunks, c.reads.size()));
+  if (of_lane == 0) return 0;
+  std::size_t useful = 0;
+  for (const channel_id other : lane.channels) {
+    const source_record& from = sources_[channels_[other].slot];
+    useful += from.state == source_state::believed && !from.retiring && !from.facts.far ? 1 : 0;
+  }
+  // Several sources share the window, so that a slow source cannot fill it.
+  if (useful <= 1) return of_lane;
+  const std::size_t share = std::max<std::size_t>(1, options_.window_chunks / useful);
+  return std::min(of_lane, left(share, c.reads.size()));
+}
+
+TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
+  if (from.complete) return missing_.count();
+  return missing_.count_to(missing_.count(), [&](std::size_t word) { return from.map[word]; });
+}
+
+TENSORHUB_DECL std::optional<chunk_index> pull::find_chunk(channel_record& c, source_record& from,
+                                                           time_point now) {
+  c.found.reset();
+  c.defers_until = time_point::never();
+  if (from.retiring || missing_.empty()) return std::nullopt;
+  std::erase_if(preferred_, [this](chunk_index i) { return states_[i] == chunk_state::confirmed; });
+  const auto is_there = [&](chunk_index i) {
+    return states_[i] == chunk_state::missing && (from.complete || (from.map[i / 64] >> (i % 64) & 1) != 0);
+  };
+  if (const auto wanted = detail::find_if(preferred_, is_there); wanted != preferred_.end())
+    return c.found = *wanted;
+  if (from.complete) {
+    c.found = find_in_complete(c, from, now);
+  } else {
+    if (!has_complete_source())
+      c.found = missing_.first_from(
+          start_, [&](std::size_t word) { return from.map[word] & ~elsewhere(word, from); });
+    if (!c.found) c.found = missing_.first_from(start_, [&](std::size_t word) { return from.map[word]; });
+    from.may_have = c.found.has_value();
+  }
+  return c.found;
+}
+
+TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record& c, source_record& from,
+                                                                 time_point now) {
+  if (!std::exchange(from.begun, true)) from.cursor = from.facts.first % states_.size();
+  const auto rare = [&](std::size_t word) { return ~elsewhere(word, from); };
+  if (states_[from.cursor] == chunk_state::missing && (rare(from.cursor / 64) >> (from.cursor % 64) & 1) != 0)
+    return from.cursor;
+  const bool is_reading = lanes_[c.lane].in_flight > 0;
+  const bool may_wait = is_reading && now < busy_until(c) && !has_complete_source(&from);
+  const std::uint64_t left_to_others = most_left_to_others(c.slot);
+  const bool has_few = !from.waited_in_vain && missing_.count_to(left_to_others, rare) <= left_to_others;
+  if (!may_wait || !has_few)
+    if (const auto other = missing_.draw(random_, rare)) {
+      from.waited_in_vain = from.waited_in_vain || (has_few && is_reading);
+      return other;
+    }
+  if (may_wait) {
+    c.defers_until = busy_until(c);
+    return std::nullopt;
+  }
+  return missing_.first_from(from.cursor, [](std::size_t) { return ~0ull; });
+}
+
+TENSORHUB_DECL bool pull::may_only_start(const source_record& from) const noexcept {
+  return from.usual.count() == 0 && from.complete &&
+         detail::any_of(sources_, [&from](const source_record& s) {
+           return &s != &from && s.facts.receiving && !s.complete && s.state != source_state::lost &&
+                  !s.retiring;
+         });
+}
+
+TENSORHUB_DECL time_point pull::starting_until(source_slot slot, time_point now) const noexcept {
+  if (!may_only_start(sources_[slot]) || reads_of(slot) == 0) return time_point::never();
+  const time_point until = sources_[slot].first_posted + 2 * options_.slow_shortest;
+  return now < until ? until : time_point::never();
+}
+
+TENSORHUB_DECL std::size_t pull::reads_of(source_slot slot) const noexcept {
+  std::size_t reads = 0;
+  for (const channel_record& c : channels_) reads += c.slot == slot ? c.reads.size() : 0;
+  return reads;
+}
+
+TENSORHUB_DECL std::uint64_t pull::most_left_to_others(source_slot slot) const noexcept {
+  if (sources_[slot].facts.far) return 0;  // the others of this datacenter do not read it
+  std::uint64_t readers = 0;
+  for (const source_record& s : sources_)
+    readers += s.state == source_state::believed && !s.complete && !s.retiring ? 1 : 0;
+  return readers * std::min(reads_of(slot) + 1, most_left_to_each);
+}
+
+TENSORHUB_DECL bool pull::has_complete_source(const source_record* without) const noexcept {
+  return detail::any_of(sources_, [without](const source_record& s) {
+    return &s != without && s.state == source_state::believed && s.complete && !s.retiring;
+  });
+}
+
+TENSORHUB_DECL std::uint64_t pull::elsewhere(std::size_t word, const source_record& without) const noexcept {
+  std::uint64_t bits = 0;
+  for (const source_record& s : sources_) {
+    if (&s == &without || s.state != source_state::believed || s.retiring) continue;
+    if (s.complete) return ~0ull;
+    bits |= s.map[word];
+  }
+  return bits;
+}
+
+TENSORHUB_DECL void pull::drop_slow_source(const channel_record& idle, const source_record& able,
+                                           time_point now) {
+  const auto slow = find_slow_source(idle, able);
+  if (!slow || now < slow->due) return;
+  lose_source(slow->slot, errc::timed_out,
+              "reading chunk " + std::to_string(slow->oldest.chunk) + " took " +
+                  std::to_string((now - slow->oldest.posted).count() / 1'000'000) +
+                  " ms, and another source is much faster",
+              slow->oldest.chunk);
+}
+
+TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const channel_record& idle,
+                                                                       const source_record& able) const {
+  if (!missing_.empty() || !idle.reads.empty() || able.usual.count() == 0 || able.retiring) return {};
+  const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.usual);
+  std::optional<slow_source> out;
+  for (const channel_record& slow : channels_) {
+    if (slow.slot == idle.slot || slow.reads.empty() || sources_[slow.slot].state == source_state::lost)
+      continue;
+    if (sources_[slow.slot].complete && !able.complete) continue;
+    const lane_record& reader = lanes_[slow.lane];
+    if (reader.is_away) continue;
+    const read_record& oldest = slow.reads.front();
+    if (!able.complete && (able.map[oldest.chunk / 64] >> (oldest.chunk % 64) & 1) == 0) continue;
+    const time_point due = std::max(oldest.posted, reader.attends_since) + patience;
+    if (!out || due < out->due) out = slow_source{slow.slot, oldest, due};
+  }
+  return out;
+}
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
