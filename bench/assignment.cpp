@@ -101,11 +101,11 @@ class large_model {
     join.location = {.datacenter = "eu-1",
                      .rack = "rack-" + std::to_string(replica / 32),
                      .host = "host-" + std::to_string(replica / 8)};
-    join.consistency = tensorhub::group_consistent::name;
-    join.layout_digest = shape_.digest();
-    join.chunk_bytes = shape_.chunk_bytes();
-    join.chunk_count = shape_.chunk_count();
-    join.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
+    join.form.consistency = tensorhub::group_consistent::name;
+    join.form.layout_digest = shape_.digest();
+    join.form.chunk_bytes = shape_.chunk_bytes();
+    join.form.chunk_count = shape_.chunk_count();
+    join.form.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
     send(replica, join);
   }
   void send(std::uint64_t replica, messages::message body) {

@@ -24,14 +24,14 @@ namespace bench {
   join.replica = "replica-" + std::to_string(worker);
   join.location.host = "host-" + std::to_string(worker % 16);
   join.spot = true;
-  join.transport = "tcp";
-  join.consistency = tensorhub::group_consistent::name;
-  join.integrity = "xxh3_128";
+  join.form.transport = "tcp";
+  join.form.consistency = tensorhub::group_consistent::name;
+  join.form.integrity = "xxh3_128";
   join.address.text = "tcp://127.0.0.1:" + std::to_string(10'000 + worker);
-  join.layout_digest = shape.digest();
-  join.chunk_bytes = shape.chunk_bytes();
-  join.chunk_count = shape.chunk_count();
-  if (with_layout) join.tensors = tensors_of_all();
+  join.form.layout_digest = shape.digest();
+  join.form.chunk_bytes = shape.chunk_bytes();
+  join.form.chunk_count = shape.chunk_count();
+  if (with_layout) join.form.tensors = tensors_of_all();
   return join;
 }
 

@@ -82,11 +82,11 @@ void catalog_update(benchmark::State& state) {
     messages::join_request join;
     join.model = "m";
     join.replica = "r" + std::to_string(i);
-    join.consistency = tensorhub::group_consistent::name;
-    join.layout_digest = shape.digest();
-    join.chunk_bytes = shape.chunk_bytes();
-    join.chunk_count = shape.chunk_count();
-    join.tensors = tensors;
+    join.form.consistency = tensorhub::group_consistent::name;
+    join.form.layout_digest = shape.digest();
+    join.form.chunk_bytes = shape.chunk_bytes();
+    join.form.chunk_count = shape.chunk_count();
+    join.form.tensors = tensors;
     tell(i, 1, join);
   }
   tell(workers + 1, 2, messages::publish_request{{1}, {{1}, 1, {7, 7}, {}}});

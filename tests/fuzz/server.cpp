@@ -139,13 +139,13 @@ class scene {
     join.replica = from.replica;
     join.shard = from.shard;
     join.location = from.location;
-    join.consistency = Consistency::name;
-    join.transport = "tcp";
-    join.integrity = "xxh3_128";
-    join.layout_digest = shape().digest();
-    join.chunk_bytes = shape().chunk_bytes();
-    join.chunk_count = shape().chunk_count();
-    join.tensors.assign(shape().tensors().begin(), shape().tensors().end());
+    join.form.consistency = Consistency::name;
+    join.form.transport = "tcp";
+    join.form.integrity = "xxh3_128";
+    join.form.layout_digest = shape().digest();
+    join.form.chunk_bytes = shape().chunk_bytes();
+    join.form.chunk_count = shape().chunk_count();
+    join.form.tensors.assign(shape().tensors().begin(), shape().tensors().end());
     return join;
   }
   [[nodiscard]] messages::join_request liar_join(fuzz::input& in, speaker& from) {
@@ -161,37 +161,37 @@ class scene {
         join.shard = {static_cast<std::uint32_t>(in.number()), static_cast<std::uint32_t>(in.number())};
         break;
       case 3:
-        join.tensors.clear();
-        join.layout_digest.low = in.number();
+        join.form.tensors.clear();
+        join.form.layout_digest.low = in.number();
         break;
       case 4:
-        join.tensors.front().shape.front() = in.number();
+        join.form.tensors.front().shape.front() = in.number();
         break;
       case 5:
-        join.chunk_bytes = in.number();
+        join.form.chunk_bytes = in.number();
         break;
       default:
         break;
     }
-    if (in.once_in(3)) join.held = reference(in, from);
+    if (in.once_in(3)) join.before.held = reference(in, from);
     if (in.once_in(8)) {
-      join.keeps.revision = in.number();
-      join.keeps.rollbacks.push_back({static_cast<std::uint32_t>(in.number()), in.number()});
-      if (in.once_in(2)) join.latest.line = static_cast<std::uint32_t>(in.number());
+      join.before.keeps.revision = in.number();
+      join.before.keeps.rollbacks.push_back({static_cast<std::uint32_t>(in.number()), in.number()});
+      if (in.once_in(2)) join.before.latest.line = static_cast<std::uint32_t>(in.number());
     }
-    if (join.held) join.held->open = in.once_in(4);
-    if (in.once_in(3)) join.operation = {in.number()};
+    if (join.before.held) join.before.held->open = in.once_in(4);
+    if (in.once_in(3)) join.before.operation = {in.number()};
     if (in.once_in(8)) join.location.datacenter = in.text(1);
     for (std::size_t count = in.below(4); count > 0; --count) {
-      messages::assignment& old = join.reading.emplace_back();
+      messages::assignment& old = join.before.reading.emplace_back();
       old.operation = operation(in, from);
       old.lease = lease(in, from);
       old.version = version(in, from);
       old.source = in.once_in(8) ? incarnation{in.number()} : somebody(in);
     }
-    if (in.once_in(3)) join.receiving = reference(in, from);
-    if (in.once_in(4)) join.latest = version(in, from);
-    if (in.once_in(4)) join.peers = static_cast<std::uint32_t>(in.number());
+    if (in.once_in(3)) join.before.receiving = reference(in, from);
+    if (in.once_in(4)) join.before.latest = version(in, from);
+    if (in.once_in(4)) join.before.peers = static_cast<std::uint32_t>(in.number());
     return join;
   }
 

@@ -47,7 +47,6 @@ const size_table known_functions{
 
 const size_table known_classes{
     {"catalog_statistics", 26},
-    {"join_request", 27},
     {"catalog_server::loop", 24},
     {"control_connection::loop", 24},
     {"cuda_functions", 45},

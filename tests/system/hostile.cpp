@@ -66,11 +66,11 @@ TEST_CASE("a flood of joins over one connection: other names, models, replicas a
     join.replica = "r" + std::to_string(i);
     if (i % 2 == 0) {
       join.model = "m" + std::to_string(i);
-      join.tensors = {{"w", tensorhub::dtype::f32, {i + 1}}};
-      const tensorhub::layout shape{join.tensors, 1024};
-      join.layout_digest = shape.digest();
-      join.chunk_bytes = 1024;
-      join.chunk_count = shape.chunk_count();
+      join.form.tensors = {{"w", tensorhub::dtype::f32, {i + 1}}};
+      const tensorhub::layout shape{join.form.tensors, 1024};
+      join.form.layout_digest = shape.digest();
+      join.form.chunk_bytes = 1024;
+      join.form.chunk_count = shape.chunk_count();
     }
     one.send_as(1'000'000 + i, 1, std::move(join));
     if (i % 5'000 == 0) good.round();
@@ -100,9 +100,10 @@ TEST_CASE("a flood of joins over many connections: the server fills up to its bo
         messages::join_request join = fits;
         join.replica = "r" + std::to_string(c) + "-" + std::to_string(i);
         if (c % 2 == 0) join.model += "-" + join.replica;
-        if (c % 2 == 0) join.tensors = {{"w", tensorhub::dtype::f32, {1}}};
-        if (c % 2 == 0) join.layout_digest = tensorhub::layout{join.tensors, join.chunk_bytes}.digest();
-        if (c % 2 == 0) join.chunk_count = 1;
+        if (c % 2 == 0) join.form.tensors = {{"w", tensorhub::dtype::f32, {1}}};
+        if (c % 2 == 0)
+          join.form.layout_digest = tensorhub::layout{join.form.tensors, join.form.chunk_bytes}.digest();
+        if (c % 2 == 0) join.form.chunk_count = 1;
         crowd.back()->send_as(1'000'000 + 1'000 * c + i, 1, std::move(join));
       }
     }
@@ -138,11 +139,11 @@ TEST_CASE("models of very many shards and layouts of very many tensors are bound
     join.model = "wide-" + std::to_string(i);
     join.shard = {0, i % 2 == 0 ? tensorhub::limits::shards : 1};
     for (int t = 0; t < (i % 2 == 0 ? 1 : 2'000); ++t)
-      join.tensors.push_back(
+      join.form.tensors.push_back(
           {"tensor-" + std::string(100, 'x') + std::to_string(t), tensorhub::dtype::f32, {1}});
-    const tensorhub::layout shape{join.tensors, join.chunk_bytes};
-    join.layout_digest = shape.digest();
-    join.chunk_count = shape.chunk_count();
+    const tensorhub::layout shape{join.form.tensors, join.form.chunk_bytes};
+    join.form.layout_digest = shape.digest();
+    join.form.chunk_count = shape.chunk_count();
     const auto reply = one.ask<messages::join_reply>(std::move(join));
     refused += reply.result.code == errc::limit_exceeded ? 1 : 0;
   }
@@ -158,11 +159,11 @@ TEST_CASE("large answers that are asked for and never read take little of the se
   messages::join_request join = one.join_of("x");
   join.model = "wide";
   for (int t = 0; t < 20'000; ++t)
-    join.tensors.push_back(
+    join.form.tensors.push_back(
         {"tensor-" + std::string(100, 'x') + std::to_string(t), tensorhub::dtype::f32, {1}});
-  const tensorhub::layout shape{join.tensors, join.chunk_bytes};
-  join.layout_digest = shape.digest();
-  join.chunk_count = shape.chunk_count();
+  const tensorhub::layout shape{join.form.tensors, join.form.chunk_bytes};
+  join.form.layout_digest = shape.digest();
+  join.form.chunk_count = shape.chunk_count();
   REQUIRE(one.ask<messages::join_reply>(std::move(join)).result.ok());
   const std::size_t before = resident_kib();
   messages::describe_request describe;
@@ -307,10 +308,10 @@ TEST_CASE("publications without a neighbour: so many are open at a time, the oth
   messages::join_request join = one.join_of("half");
   join.model = "of two shards";
   join.shard = {0, 2};
-  join.tensors = {{"x", tensorhub::dtype::f32, {1}}};
-  const tensorhub::layout shape{join.tensors, join.chunk_bytes};
-  join.layout_digest = shape.digest();
-  join.chunk_count = shape.chunk_count();
+  join.form.tensors = {{"x", tensorhub::dtype::f32, {1}}};
+  const tensorhub::layout shape{join.form.tensors, join.form.chunk_bytes};
+  join.form.layout_digest = shape.digest();
+  join.form.chunk_count = shape.chunk_count();
   REQUIRE(one.ask<messages::join_reply>(join).result.ok());
   std::size_t refused = 0;
   for (std::uint64_t i = 0; i < 2'000; ++i) {
@@ -386,13 +387,13 @@ TEST_CASE("a worker of another shard, at a second place, or in somebody else's: 
   // It says that it reads from everybody: what an earlier server may have given is believed, so much of it.
   join.replica = "liar";
   for (std::uint64_t i = 0; i < 64; ++i) {
-    messages::assignment& old = join.reading.emplace_back();
+    messages::assignment& old = join.before.reading.emplace_back();
     old.lease = {i + 1};
     old.source = {i + 1};
     old.version = {1'000};
   }
   for (int round = 0; round < 100; ++round) {
-    for (auto& old : join.reading) old.source.value += 1'000;
+    for (auto& old : join.before.reading) old.source.value += 1'000;
     CHECK(one.ask<messages::join_reply>(join).result.ok());
   }
   CHECK(server.statistics().leases <= 2 * tensorhub::limits::sources);

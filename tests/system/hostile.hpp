@@ -87,13 +87,13 @@ class liar {
     m::join_request join;
     join.model = "policy";
     join.replica = std::move(replica);
-    join.transport = "tcp";
-    join.consistency = "group_consistent";
-    join.integrity = "xxh3_128";
+    join.form.transport = "tcp";
+    join.form.consistency = "group_consistent";
+    join.form.integrity = "xxh3_128";
     join.address.text = "tcp://127.0.0.1:1";
-    join.layout_digest = made.digest();
-    join.chunk_bytes = made.chunk_bytes();
-    join.chunk_count = made.chunk_count();
+    join.form.layout_digest = made.digest();
+    join.form.chunk_bytes = made.chunk_bytes();
+    join.form.chunk_count = made.chunk_count();
     return join;
   }
   void join(std::string replica) {

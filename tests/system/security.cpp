@@ -420,14 +420,14 @@ class waiting_join {
     tensorhub::messages::join_request join;
     join.model = model;
     join.replica = "rollout-" + std::to_string(number);
-    join.transport = "tcp";
-    join.consistency = "group_consistent";
-    join.integrity = "xxh3_128";
+    join.form.transport = "tcp";
+    join.form.consistency = "group_consistent";
+    join.form.integrity = "xxh3_128";
     join.proof = {number, 0};
-    join.layout_digest = shape.digest();
-    join.chunk_bytes = shape.chunk_bytes();
-    join.chunk_count = shape.chunk_count();
-    if (tells) join.tensors.assign(shape.tensors().begin(), shape.tensors().end());
+    join.form.layout_digest = shape.digest();
+    join.form.chunk_bytes = shape.chunk_bytes();
+    join.form.chunk_count = shape.chunk_count();
+    if (tells) join.form.tensors.assign(shape.tensors().begin(), shape.tensors().end());
     return join;
   }
 

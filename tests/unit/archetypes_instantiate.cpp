@@ -44,7 +44,7 @@ TEST_CASE("a catalog of archetypes works: it refuses a worker of another consist
   messages::join_request join;
   join.model = "policy";
   join.replica = "rollout-0";
-  join.consistency = group_consistent::name;
+  join.form.consistency = group_consistent::name;
   messages::envelope envelope;
   envelope.sender = 42;
   envelope.sequence = request_sequence{1};

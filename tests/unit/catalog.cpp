@@ -45,7 +45,7 @@ TEST_CASE("catalog: a shard beyond the count, and a worker without names, are re
 TEST_CASE("catalog: another consistency policy is refused by name") {
   driver server;
   auto join = server.join_message("rollout");
-  join.consistency = "independent";
+  join.form.consistency = "independent";
   const auto reply = server.ask<messages::join_reply>({1}, join);
   CHECK(reply.result.code == errc::policy_mismatch);
   CHECK(
@@ -74,7 +74,7 @@ TEST_CASE(
           std::string::npos);
     CHECK(server.core.worker_count() == 0);
     auto join = server.join_message("rollout");
-    join.integrity = "blake3_128";
+    join.form.integrity = "blake3_128";
     CHECK(server.ask<messages::join_reply>({2}, join).result.ok());
     CHECK(server.core.worker_count() == 1);
   }
@@ -82,7 +82,7 @@ TEST_CASE(
     driver server;
     server.join(1, "trainer");
     auto join = server.join_message("rollout");
-    join.integrity = "none";
+    join.form.integrity = "none";
     const auto reply = server.ask<messages::join_reply>({2}, join);
     CHECK(reply.result.code == errc::policy_mismatch);
     CHECK(reply.result.sentence.find("use 'tcp' and 'xxh3_128', this one 'tcp' and 'none'") !=
@@ -93,7 +93,7 @@ TEST_CASE(
 TEST_CASE("catalog: a layout travels once per shard") {
   driver server;
   auto bare = server.join_message("trainer", {0, 2});
-  bare.tensors.clear();
+  bare.form.tensors.clear();
   CHECK(server.ask<messages::join_reply>({1}, bare).wants_layout);
   CHECK(server.core.worker_count() == 0);  // asking joins nobody
   server.join(1, "trainer", {0, 2});
@@ -115,7 +115,7 @@ struct newcomers {
 
   [[nodiscard]] messages::join_request bare(std::uint64_t id) {
     auto out = server.join_message("rollout-" + std::to_string(id));
-    out.tensors.clear();
+    out.form.tensors.clear();
     return out;
   }
   void join(std::uint64_t id) { sequences[id] = server.send({id}, bare(id)); }
@@ -149,7 +149,7 @@ TEST_CASE("catalog: the joins of a large fleet wait for its layout, up to so man
       auto join = s.bare(id);
       for (std::uint64_t k = 1; k <= limits::sources; ++k) {
         large.source = incarnation{10'000 + k};
-        join.reading.push_back(large);
+        join.before.reading.push_back(large);
       }
       s.server.send({id}, std::move(join));
     }
@@ -220,7 +220,7 @@ TEST_CASE("catalog: a worker that waited for a layout has no request executed a 
 TEST_CASE("catalog: tensors that do not have the announced digest are refused") {
   driver server;
   auto join = server.join_message("trainer");
-  join.tensors.pop_back();
+  join.form.tensors.pop_back();
   const auto reply = server.ask<messages::join_reply>({1}, join);
   CHECK(reply.result.code == errc::layout_mismatch);
   CHECK(server.core.worker_count() == 0);
@@ -280,9 +280,9 @@ TEST_CASE("catalog: an unknown incarnation is told to join") {
 TEST_CASE("catalog: a new server learns from its workers what is held, and adopts running leases") {
   driver server{catalog_options{.recovery_grace = 1000ms}};
   auto holder = server.join_message("trainer");
-  holder.peers = 2;
-  holder.held = server.reference(7);
-  holder.operation = {12};
+  holder.before.peers = 2;
+  holder.before.held = server.reference(7);
+  holder.before.operation = {12};
   const auto reply = server.ask<messages::join_reply>({1}, holder);
   CHECK(reply.latest == version_number{7});
   CHECK(reply.operation == operation_counter{12});
@@ -294,7 +294,7 @@ TEST_CASE("catalog: a new server learns from its workers what is held, and adopt
   reading.lease = {41};
   reading.version = 7;
   reading.source = {1};
-  reader.reading = {reading};
+  reader.before.reading = {reading};
   REQUIRE(server.ask<messages::join_reply>({2}, reader).result.ok());
   const auto sequence = server.unpublish({1}, 7);
   CHECK_FALSE(server.answer<messages::drained_reply>({1}, sequence).has_value());
@@ -637,8 +637,8 @@ TEST_CASE("catalog: a process that was declared dead returns with what it holds,
   CHECK(server.available().empty());
   auto join = server.join_message("trainer");
   join.before.returns = true;
-  join.held = server.reference(7);
-  join.latest = version_number{7};
+  join.before.held = server.reference(7);
+  join.before.latest = version_number{7};
   join.before.server = {77};
   SUBCASE("its place is free") {
     REQUIRE(server.ask<messages::join_reply>({3}, join).result.ok());

@@ -143,18 +143,18 @@ class driver {
     join.model = "policy";
     join.replica = std::move(replica);
     join.shard = shard;
-    join.transport = "tcp";
-    join.consistency = consistency_name;
-    join.integrity = "xxh3_128";
+    join.form.transport = "tcp";
+    join.form.consistency = consistency_name;
+    join.form.integrity = "xxh3_128";
     join.address.text = "tcp://" + join.replica + ":" + std::to_string(shard.index);
     set_layout(join, small_layout());
     return join;
   }
   static void set_layout(messages::join_request& join, const layout& shape) {
-    join.layout_digest = shape.digest();
-    join.chunk_bytes = shape.chunk_bytes();
-    join.chunk_count = shape.chunk_count();
-    join.tensors.assign(shape.tensors().begin(), shape.tensors().end());
+    join.form.layout_digest = shape.digest();
+    join.form.chunk_bytes = shape.chunk_bytes();
+    join.form.chunk_count = shape.chunk_count();
+    join.form.tensors.assign(shape.tensors().begin(), shape.tensors().end());
   }
   incarnation join(std::uint64_t id, std::string replica, shard_of shard = {0, 1}) {
     const incarnation worker{id};

@@ -126,10 +126,10 @@ struct fleet {
   explicit fleet(catalog_options options) : settings{std::move(options)} {}
   incarnation come_back(std::uint64_t id, const std::string& replica, version_number held) {
     auto join = server.join_message(replica);
-    if (held) join.held = server.reference(held);
-    join.latest = version_number{1};
-    join.peers = 4 * size;
-    join.keeps = {1, 0, {version_number{1}}};
+    if (held) join.before.held = server.reference(held);
+    join.before.latest = version_number{1};
+    join.before.peers = 4 * size;
+    join.before.keeps = {1, 0, {version_number{1}}};
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
   }

@@ -222,9 +222,9 @@ TEST_CASE("catalog: all shards of an open version must be there, and it is whole
 TEST_CASE("catalog: an open version that was announced to a new server is open there") {
   open_scene s;
   auto join = s.server.join_message("trainer-b");
-  join.held = s.server.reference(2);
-  join.held->root = {};
-  join.held->open = true;
+  join.before.held = s.server.reference(2);
+  join.before.held->root = {};
+  join.before.held->open = true;
   REQUIRE(s.server.ask<messages::join_reply>(incarnation{7}, std::move(join)).result.ok());
   CHECK(s.server.available().empty());
   CHECK(s.begun(s.a, s.update(s.a)).open);

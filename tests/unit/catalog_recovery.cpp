@@ -17,9 +17,9 @@ incarnation come_back(Server& server, std::uint64_t id, const std::string& repli
                       version_number latest_heard, std::uint32_t workers_counted) {
   const incarnation worker{id};
   auto join = server.join_message(replica);
-  if (held) join.held = server.reference(held);
-  join.latest = latest_heard;
-  join.peers = workers_counted;
+  if (held) join.before.held = server.reference(held);
+  join.before.latest = latest_heard;
+  join.before.peers = workers_counted;
   REQUIRE(server.template ask<messages::join_reply>(worker, std::move(join)).result.ok());
   return worker;
 }
@@ -74,10 +74,10 @@ TEST_CASE("recovery: a shard that is back lets nothing go that the other shard m
   const auto shard_back = [&](std::uint64_t id, const std::string& replica, std::uint32_t shard,
                               version_number held) {
     auto join = server.join_message(replica, {shard, 2});
-    join.held = server.reference(held);
-    join.latest = version_number{2};
-    join.peers = 3;  // there were four, but one of them was counted by no heartbeat
-    join.keeps = {1, 0, {version_number{1}}};
+    join.before.held = server.reference(held);
+    join.before.latest = version_number{2};
+    join.before.peers = 3;  // there were four, but one of them was counted by no heartbeat
+    join.before.keeps = {1, 0, {version_number{1}}};
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
   };
@@ -106,10 +106,10 @@ TEST_CASE("recovery: shards that come back with different versions of one update
   };
   const auto in_the_middle = [&](std::uint64_t id, std::uint32_t shard, version_number version) {
     auto join = server.join_message("rollout", {shard, 2});
-    join.latest = version_number{2};
-    join.held = server.reference(version);
-    join.decided = version;
-    join.peers = 5;  // the grace is not over: nothing new is decided
+    join.before.latest = version_number{2};
+    join.before.held = server.reference(version);
+    join.before.decided = version;
+    join.before.peers = 5;  // the grace is not over: nothing new is decided
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
   };
@@ -131,10 +131,10 @@ TEST_CASE("recovery: a call that an earlier server has answered is not made agai
   come_back(server, 13, "trainer", 2, 2, 2);
   const incarnation reader{12};
   auto join = server.join_message("rollout");
-  join.operation = {2};
-  join.held = server.reference(1);
-  join.latest = version_number{2};
-  join.peers = 2;
+  join.before.operation = {2};
+  join.before.held = server.reference(1);
+  join.before.latest = version_number{2};
+  join.before.peers = 2;
   server.send_as(reader, 9, std::move(join), 8);  // up to request 8 everything was answered
   messages::update_request call;
   call.operation = {2};
@@ -152,11 +152,11 @@ TEST_CASE("recovery: a late copy of a worker's first join does not hide what it 
   const incarnation worker{12};
   auto back = server.join_message("rollout");
   back.before.server = server_epoch{76};
-  back.operation = {4};
-  back.held = server.reference(1);
-  back.latest = version_number{1};
-  back.peers = 1;
-  const auto tensors = std::exchange(back.tensors, {});
+  back.before.operation = {4};
+  back.before.held = server.reference(1);
+  back.before.latest = version_number{1};
+  back.before.peers = 1;
+  const auto tensors = std::exchange(back.form.tensors, {});
   server.send_as(worker, 9, back, 8);
   const auto asked = server.answer<messages::join_reply>(worker, 9);
   REQUIRE(asked.has_value());
@@ -164,7 +164,7 @@ TEST_CASE("recovery: a late copy of a worker's first join does not hide what it 
   // An earlier server has answered this one.
   server.send_as(worker, 1, server.join_message("rollout"));
   CHECK(server.core.knows(worker));
-  back.tensors = tensors;
+  back.form.tensors = tensors;
   server.send_as(worker, 10, back, 9);
   REQUIRE(server.core.record_of(worker)->held.has_value());
   CHECK(server.core.record_of(worker)->held->version == version_number{1});
@@ -190,11 +190,11 @@ TEST_CASE("recovery: an update that has failed overwrites nothing any more") {
   const auto join_as = [&](std::uint64_t id, const std::string& replica, std::uint32_t shard,
                            version_number held, bool in_an_update) {
     auto join = server.join_message(replica, {shard, 2});
-    join.held = server.reference(held);
-    join.operation = {7};
-    join.latest = version_number{2};
-    join.peers = 4;
-    if (in_an_update) join.decided = version_number{2};
+    join.before.held = server.reference(held);
+    join.before.operation = {7};
+    join.before.latest = version_number{2};
+    join.before.peers = 4;
+    if (in_an_update) join.before.decided = version_number{2};
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
   };
@@ -248,7 +248,7 @@ TEST_CASE("recovery: a join that waits for what another worker is asked hears th
   driver<> server;
   const auto join = [&](std::uint64_t id, const std::string& replica) {
     auto message = server.join_message(replica);
-    message.tensors.clear();
+    message.form.tensors.clear();
     server.send({id}, std::move(message));
     return server.waiting_messages({id});
   };
@@ -259,9 +259,9 @@ TEST_CASE("recovery: a copy is not dropped for a replica that waits to let go of
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const auto back = [&](std::uint64_t id, const std::string& replica, bool is_copy) {
     auto join = server.join_message(replica);
-    join.held = server.reference(1);
-    join.latest = version_number{1};
-    join.keeps = {1, 1, {}};
+    join.before.held = server.reference(1);
+    join.before.latest = version_number{1};
+    join.before.keeps = {1, 1, {}};
     join.temporary = is_copy;
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
@@ -302,7 +302,7 @@ TEST_CASE(
     driver<> server{catalog_options{.recovery_grace = 1000ms}};
     const incarnation trainer{13};
     auto join = server.join_message("trainer");
-    join.operation = {calls_before};
+    join.before.operation = {calls_before};
     REQUIRE(server.ask<messages::join_reply>(trainer, std::move(join)).result.ok());
     const auto reply = server.ask<messages::status_reply>(
         trainer, messages::publish_request{{calls_before + 1}, server.reference(4)});
@@ -325,7 +325,7 @@ TEST_CASE(
   const incarnation fresh = server.join(1, "trainer", {0, 2});  // in the place of one that has gone
   CHECK(publish(fresh, 0, 2).result.ok());
   auto join = server.join_message("trainer", {1, 2});
-  join.operation = {1};  // of version 1
+  join.before.operation = {1};  // of version 1
   const incarnation old{2};
   REQUIRE(server.ask<messages::join_reply>(old, std::move(join)).result.ok());
   CHECK(publish(old, 2, 2).result.ok());
@@ -356,8 +356,8 @@ TEST_CASE("recovery: a shard's version is not lost because the other shards are 
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const auto come_back_as = [&](std::uint64_t id, std::uint32_t shard, std::uint64_t ended) {
     auto join = server.join_message("rollout", {shard, 2});
-    join.held = server.reference(1);
-    join.operation = {ended};
+    join.before.held = server.reference(1);
+    join.before.operation = {ended};
     join.before.server = {76};
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
@@ -399,11 +399,11 @@ TEST_CASE("recovery: who was declared dead by an earlier server, and was not tol
   const incarnation source{13};
   const auto join_source = [&](std::vector<incarnation> barred) {
     auto join = server.join_message("trainer");
-    join.held = server.reference(2);
-    join.latest = version_number{2};
+    join.before.held = server.reference(2);
+    join.before.latest = version_number{2};
     join.before.server = {76};
-    join.peers = 1;
-    join.barred = std::move(barred);
+    join.before.peers = 1;
+    join.before.barred = std::move(barred);
     REQUIRE(server.ask<messages::join_reply>(source, std::move(join)).result.ok());
   };
   const auto join_reader = [&](server_epoch before) {
@@ -462,9 +462,9 @@ TEST_CASE("recovery: a shard that waits for its group is answered when the last 
   const auto back = [&](incarnation worker, std::uint32_t shard, operation_counter ended) {
     auto join = server.join_message("rollout", {shard, 2});
     join.before.server = {76};
-    join.operation = ended;
-    join.held = server.reference(1);
-    if (!ended.value) join.decided = 1;
+    join.before.operation = ended;
+    join.before.held = server.reference(1);
+    if (!ended.value) join.before.decided = 1;
     REQUIRE(server.ask<messages::join_reply>(worker, std::move(join)).result.ok());
   };
   const incarnation waits{12};
@@ -483,8 +483,8 @@ TEST_CASE("recovery: a report that ends an update is answered as one, also where
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   const auto back = [&](std::uint64_t id, std::uint32_t shard) {
     auto join = server.join_message("rollout", {shard, 2});
-    join.held = server.reference(1);  // all has been received, and the end not been reported yet
-    join.latest = version_number{1};
+    join.before.held = server.reference(1);  // all has been received, and the end not been reported yet
+    join.before.latest = version_number{1};
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
   };
@@ -509,21 +509,21 @@ TEST_CASE("recovery: leases of an earlier server are believed in the grace only"
   const incarnation reader{2};
   const auto join_trainer = [&] {
     auto join = server.join_message("trainer");
-    join.held = server.reference(7);
+    join.before.held = server.reference(7);
     join.before.server = {76};
     REQUIRE(server.ask<messages::join_reply>(trainer, std::move(join)).result.ok());
   };
   const auto join_reader = [&] {
     auto join = server.join_message("rollout");
     join.before.server = {76};
-    join.operation = {2};
-    join.decided = 7;
+    join.before.operation = {2};
+    join.before.decided = 7;
     messages::assignment before;
     before.operation = {3};
     before.lease = {41};
     before.version = 7;
     before.source = trainer;
-    join.reading = {before};
+    join.before.reading = {before};
     REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
     return before;
   };
@@ -578,9 +578,9 @@ TEST_CASE("recovery: the count of an older server does not end it: the last one 
   const auto back = [&](std::uint64_t id, const std::string& replica, version_number version,
                         std::uint64_t term, std::uint32_t counted) {
     auto join = server.join_message(replica);
-    join.held = server.reference(version);
-    join.latest = version;
-    join.peers = counted;
+    join.before.held = server.reference(version);
+    join.before.latest = version;
+    join.before.peers = counted;
     join.before.server = of_term(term);
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
     return incarnation{id};
@@ -622,9 +622,9 @@ TEST_CASE(
   before.version = 7;
   before.source = {1};
   auto join = server.join_message("rollout");
-  join.operation = {2};
-  join.decided = 7;
-  join.reading = {before};
+  join.before.operation = {2};
+  join.before.decided = 7;
+  join.before.reading = {before};
   const incarnation reader{2};
   REQUIRE(server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
   const auto stall = [&] {
@@ -655,10 +655,10 @@ TEST_CASE("recovery: what an earlier server granted above the credits is not exc
     before.version = 7;
     before.source = source;
     auto join = server.join_message("rollout-" + std::to_string(all.size()));
-    join.operation = {2};
-    join.decided = join.latest = 7;
-    join.reading = {before};
-    join.receiving = server.reference(7);
+    join.before.operation = {2};
+    join.before.decided = join.before.latest = 7;
+    join.before.reading = {before};
+    join.before.receiving = server.reference(7);
     all.push_back({1 + all.size()});
     REQUIRE(server.ask<messages::join_reply>(all.back(), std::move(join)).result.ok());
     return all.back();
@@ -681,10 +681,10 @@ TEST_CASE("recovery: who gives up a call gives up that one, not another that it 
   const incarnation fresh = server.join(20, "rollout", {1, 2});
   const auto asked = server.update(fresh, latest, 30000ms);  // is counted as call 1
   auto join = server.join_message("rollout", {0, 2});
-  join.operation = {2};
-  join.held = server.reference(1);
-  join.latest = version_number{1};
-  join.peers = 4;
+  join.before.operation = {2};
+  join.before.held = server.reference(1);
+  join.before.latest = version_number{1};
+  join.before.peers = 4;
   const incarnation back{21};
   REQUIRE(server.ask<messages::join_reply>(back, std::move(join)).result.ok());
   messages::update_request call;
@@ -721,15 +721,15 @@ namespace {
                                                messages::assignment old) {
   auto join = server.join_message(replica);
   join.before.server = {76};
-  join.operation = {2};
-  join.decided = 7;
-  join.reading.push_back(std::move(old));
+  join.before.operation = {2};
+  join.before.decided = 7;
+  join.before.reading.push_back(std::move(old));
   return join;
 }
 [[nodiscard]] messages::join_request holder_of_7(driver<>& server, const std::string& replica) {
   auto join = server.join_message(replica);
   join.before.server = {76};
-  join.held = server.reference(7);
+  join.before.held = server.reference(7);
   return join;
 }
 
@@ -783,7 +783,7 @@ TEST_CASE("recovery: so does one that reads a reader, and comes before both") {
   const auto last = reader_of(server, "rollout-b", old_lease(42, {2}));
   REQUIRE(server.ask<messages::join_reply>({3}, last).result.ok());
   auto middle = reader_of(server, "rollout-a", old_lease(41, {1}));
-  middle.receiving = server.reference(7);
+  middle.before.receiving = server.reference(7);
   REQUIRE(server.ask<messages::join_reply>({2}, middle).result.ok());
   CHECK(server.core.record_of({3})->as_reader.upstream == nullptr);
   REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
@@ -795,7 +795,7 @@ TEST_CASE("recovery: a seed that comes before its source is the seed of its data
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   auto seed = reader_of(server, "rollout-a", old_lease(41, {1}));
   seed.location.datacenter = "west";
-  seed.receiving = server.reference(7);
+  seed.before.receiving = server.reference(7);
   REQUIRE(server.ask<messages::join_reply>({2}, seed).result.ok());
   auto holder = holder_of_7(server, "trainer");
   holder.location.datacenter = "east";
@@ -809,16 +809,16 @@ TEST_CASE("recovery: a wait for the latest version is not answered with an older
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   auto early = server.join_message("rollout");
   early.before.server = {76};
-  early.held = server.reference(4);
-  early.latest = 5;
+  early.before.held = server.reference(4);
+  early.before.latest = 5;
   REQUIRE(server.ask<messages::join_reply>({2}, early).result.ok());
   const auto waits = server.send({2}, messages::wait_request{latest, 10'000});
   CHECK_FALSE(server.answer<messages::version_reply>({2}, waits).has_value());
   SUBCASE("its holder comes back") {
     auto late = server.join_message("trainer");
     late.before.server = {76};
-    late.held = server.reference(5);
-    late.latest = 5;
+    late.before.held = server.reference(5);
+    late.before.latest = 5;
     REQUIRE(server.ask<messages::join_reply>({1}, late).result.ok());
     server.pass_alive(6000ms, {{1}, {2}});
     CHECK(server.answer<messages::version_reply>({2}, waits).value().version == version_number{5});
@@ -864,9 +864,9 @@ TEST_CASE("recovery: the drain before an update is over with the update, also if
   const incarnation trainer = come_back(server, 13, "trainer", 2, 2, 3);  // the third one is missing
   const incarnation rollout{12};
   auto join = server.join_message("rollout-1");
-  join.held = server.reference(1);
-  join.latest = join.decided = version_number{2};  // by the server before
-  join.peers = 3;
+  join.before.held = server.reference(1);
+  join.before.latest = join.before.decided = version_number{2};  // by the server before
+  join.before.peers = 3;
   REQUIRE(server.ask<messages::join_reply>(rollout, std::move(join)).result.ok());
   const auto drain = server.send(rollout, messages::unpublish_request{1, 1, {1}});
   CHECK_FALSE(server.answer<messages::drained_reply>(rollout, drain).has_value());  // there may be readers

@@ -482,7 +482,7 @@ TEST_CASE("retention: a new server hears from its workers what is retained") {
   CHECK(newest->keeps.pinned == std::vector<version_number>{1});
   driver after;
   auto join = after.join_message("rollout-a");
-  join.keeps = newest->keeps;
+  join.before.keeps = newest->keeps;
   REQUIRE(after.ask<messages::join_reply>({2}, join).result.ok());
   CHECK(after.core.retains("policy", 1));
   // Who has not heard is told with his next heartbeat.

@@ -231,7 +231,7 @@ TEST_CASE("catalog rights: when the list has changed, everybody has the rights o
   const auto joins = [&](std::uint64_t id, const std::string& key, bool tells) {
     server.clients[{id}] = client_that_may(right::read | right::publish | right::serve, key);
     auto join = server.join_message("worker-" + std::to_string(id));
-    if (!tells) join.tensors.clear();
+    if (!tells) join.form.tensors.clear();
     return server.send({id}, join);
   };
   for (const std::uint64_t asked : {1u, 2u, 3u}) static_cast<void>(joins(asked, "good", false));
@@ -357,9 +357,9 @@ TEST_CASE("catalog rights: a reader does not tell a new server what is retained,
   driver server{catalog_options{}, server_epoch{78}};
   auto join = server.join_message("rollout-0");
   join.before.server = {77};
-  join.keeps.revision = 900;
-  join.keeps.keep_latest = 5;
-  join.keeps.rollbacks = {{1, 0}};
+  join.before.keeps.revision = 900;
+  join.before.keeps.keep_latest = 5;
+  join.before.keeps.rollbacks = {{1, 0}};
   const auto keeps_after = [&](rights may) {
     server.clients[{2}] = client_that_may(may);
     REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
@@ -382,18 +382,19 @@ TEST_CASE("catalog rights: a reader does not tell a new server which versions ca
   server.clients[{2}] = client_that_may(right::read | right::serve);
   auto join = server.join_message("rollout-0");
   join.before.server = {77};
-  join.latest = {UINT64_MAX};
-  join.peers = 2;
+  join.before.latest = {UINT64_MAX};
+  join.before.peers = 2;
   SUBCASE("of the first line") {}
   SUBCASE("of a line after which there can be none") {
-    join.latest.line = UINT32_MAX;
-    join.held = server.reference(join.latest);
+    join.before.latest.line = UINT32_MAX;
+    join.before.held = server.reference(join.before.latest);
   }
   SUBCASE("that it says it has received") {
-    join.latest.line = UINT32_MAX;
+    join.before.latest.line = UINT32_MAX;
     REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
-    static_cast<void>(server.send(
-        {2}, messages::finish_request{{1}, join.latest, {}, false, server.reference(join.latest), {}}));
+    static_cast<void>(
+        server.send({2}, messages::finish_request{
+                             {1}, join.before.latest, {}, false, server.reference(join.before.latest), {}}));
   }
   REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
   const incarnation trainer = server.join(1, "trainer");
@@ -428,7 +429,7 @@ TEST_CASE("catalog rights: the first reader does not decide what a model looks l
     misfit.shard = {0, 3};
   }
   SUBCASE("another transport") {
-    misfit.transport = "verbs";
+    misfit.form.transport = "verbs";
   }
   REQUIRE(server.ask<messages::join_reply>({2}, misfit).result.ok());
   auto back = server.join_message("rollout-1");
@@ -436,11 +437,11 @@ TEST_CASE("catalog rights: the first reader does not decide what a model looks l
   const std::uint64_t asked = server.send({3}, back);
   CHECK_FALSE(server.result_of({3}, asked).has_value());  // it is neither admitted nor sent away
   auto broken = server.join_message("trainer");
-  broken.tensors.pop_back();
+  broken.form.tensors.pop_back();
   CHECK(is_misfit(server, 1, broken));  // nobody yields to what is no layout
   CHECK(server.core.record_of({2}) != nullptr);
   auto asked_first = server.join_message("trainer");
-  asked_first.tensors.clear();
+  asked_first.form.tensors.clear();
   CHECK(server.ask<messages::join_reply>({1}, asked_first).wants_layout);
   CHECK(server.core.record_of({2}) != nullptr);
   const incarnation trainer = server.join(1, "trainer");
@@ -481,25 +482,25 @@ TEST_CASE("catalog rights: a key that may not publish brings no version, and blo
   source.source = trainer;
   source.version = 2;
   SUBCASE("it holds a later version") {
-    lie.held = server.reference(9);
+    lie.before.held = server.reference(9);
   }
   SUBCASE("and is filling it") {
-    lie.held = server.reference(9);
-    lie.held->open = true;
+    lie.before.held = server.reference(9);
+    lie.before.held->open = true;
   }
   SUBCASE("it holds the last version of all") {
-    lie.held = server.reference(version_number{UINT64_MAX});
+    lie.before.held = server.reference(version_number{UINT64_MAX});
   }
   SUBCASE("it reads the next version, of another root") {
     source.root = forged(server, 2).root;
-    lie.reading = {source};
+    lie.before.reading = {source};
   }
   SUBCASE("and shows it") {
-    lie.reading = {source};
-    lie.receiving = forged(server, 2);
+    lie.before.reading = {source};
+    lie.before.receiving = forged(server, 2);
   }
   SUBCASE("it has been told to read it") {
-    lie.decided = 2;
+    lie.before.decided = 2;
   }
   REQUIRE(server.ask<messages::join_reply>({2}, lie).result.ok());
   server.send({2}, messages::finish_request{{1}, 2, {}, false, forged(server, 2), {}});
@@ -526,12 +527,12 @@ TEST_CASE(
     auto lie = server.join_message("rollout-0");
     lie.before.server = {76};
     if (is_told) {
-      lie.decided = 1000 + i;
+      lie.before.decided = 1000 + i;
     } else {
       messages::assignment source;
       source.source = trainer;
       source.version = 1000 + i;
-      lie.reading = {source};
+      lie.before.reading = {source};
     }
     REQUIRE(server.ask<messages::join_reply>(liar, lie).result.ok());
     server.send(liar, messages::leave_request{});
@@ -550,7 +551,7 @@ TEST_CASE(
     server.clients[{id}] = client_that_may(may, std::to_string(id));
     auto join = server.join_message("rollout-" + std::to_string(id));
     join.before.server = {76};
-    join.held = held;
+    join.before.held = held;
     REQUIRE(server.ask<messages::join_reply>({id}, join).result.ok());
     return server.core.record_of({id})->held.has_value();
   };
@@ -571,7 +572,7 @@ TEST_CASE("catalog rights: a new server believes all that come while it recovers
   server.clients[{2}] = client_that_may(right::read | right::serve);
   auto join = server.join_message("rollout-0");
   join.before.server = {77};
-  join.held = server.reference(9);
+  join.before.held = server.reference(9);
   REQUIRE(server.ask<messages::join_reply>({2}, join).result.ok());
   CHECK(server.available() == versions{9});
 }
@@ -637,11 +638,11 @@ void bring_unpublished(bool has_roots) {
   messages::message next = messages::heartbeat_request{};
   const messages::finish_request ended{{1}, 15, {}, false, bare(server, 15), {}};
   SUBCASE("by its join") {
-    lie.held = bare(server, 15);
+    lie.before.held = bare(server, 15);
   }
   SUBCASE("by its join, and shows it") {
-    lie.reading = {source};
-    lie.receiving = bare(server, 15);
+    lie.before.reading = {source};
+    lie.before.receiving = bare(server, 15);
   }
   SUBCASE("by a report of a copy") {
     next = messages::holding_request{bare(server, 15)};
@@ -650,11 +651,11 @@ void bring_unpublished(bool has_roots) {
     next = ended;
   }
   SUBCASE("of one that it has been told to make") {
-    lie.decided = 15;
+    lie.before.decided = 15;
     next = ended;
   }
   SUBCASE("of one that reads") {
-    lie.reading = {source};
+    lie.before.reading = {source};
     next = ended;
   }
   REQUIRE(server.ask<messages::join_reply>(liar, lie).result.ok());
@@ -721,7 +722,7 @@ TEST_CASE("catalog rights: without roots a reader is believed to hold what was p
   SUBCASE("of one that comes late, too") {
     auto join = server.join_message("rollout-4");
     join.before.server = {76};
-    join.held = bare(server, 1);
+    join.before.held = bare(server, 1);
     REQUIRE(server.ask<messages::join_reply>({4}, join).result.ok());
     CHECK(server.core.record_of({4})->held.has_value());
   }
@@ -733,15 +734,15 @@ TEST_CASE("catalog rights: a reader ends after the recovery of a new server what
   server.clients[reader] = client_that_may(right::read | right::serve);
   auto join = server.join_message("rollout");
   join.before.server = {77};
-  join.decided = 7;
-  join.latest = version_number{7};
+  join.before.decided = 7;
+  join.before.latest = version_number{7};
   messages::assignment source;
   source.operation = {1};
   source.lease = {41};
   source.version = 7;
   source.source = {1};  // which does not come back
   SUBCASE("it has sources") {
-    join.reading = {source};
+    join.before.reading = {source};
   }
   SUBCASE("it has none yet") {}
   REQUIRE(server.ask<messages::join_reply>(reader, join).result.ok());

@@ -230,9 +230,9 @@ struct new_server {
   /// From the earlier server.
   void come(std::uint64_t id, version_number held, const messages::retention& keeps) {
     auto join = after.join_message("rollout-" + std::to_string(id));
-    join.held = after.reference(held);
-    join.latest = held;
-    join.keeps = keeps;
+    join.before.held = after.reference(held);
+    join.before.latest = held;
+    join.before.keeps = keeps;
     join.before.server = {77};
     REQUIRE(after.ask<messages::join_reply>({id}, join).result.ok());
   }
@@ -336,9 +336,9 @@ TEST_CASE("roll back: a new server hears of it, in whatever order its workers co
   const auto come = [&](std::uint64_t id, const std::string& replica, const messages::reference& held,
                         const messages::retention& keeps) {
     auto join = after.join_message(replica);
-    join.held = held;
-    join.latest = held.version;
-    join.keeps = keeps;
+    join.before.held = held;
+    join.before.latest = held.version;
+    join.before.keeps = keeps;
     join.before.server = {77};
     REQUIRE(after.ask<messages::join_reply>({id}, join).result.ok());
     return incarnation{id};
@@ -367,7 +367,7 @@ TEST_CASE("roll back: a new server hears of it, in whatever order its workers co
 TEST_CASE("roll back: a server that was not told of a line begins one after it") {
   driver<> after{catalog_options{.recovery_grace = 5000ms}};
   auto join = after.join_message("trainer");
-  join.latest = of_line(4, 7);
+  join.before.latest = of_line(4, 7);
   join.before.server = {77};
   REQUIRE(after.ask<messages::join_reply>({1}, join).result.ok());
   const incarnation trainer{1};
@@ -385,7 +385,7 @@ TEST_CASE("roll back: a late joiner withdraws nothing from a server that has wor
   rolled s;
   s.server.pass_alive(60s, {s.trainer, s.old, s.fresh});
   auto join = s.server.join_message("rollout-liar");
-  join.keeps = {9, 0, {}, {{1, 0}}};
+  join.before.keeps = {9, 0, {}, {{1, 0}}};
   REQUIRE(s.server.ask<messages::join_reply>({9}, join).result.ok());
   CHECK(s.server.available() == versions{3, 5});
 }

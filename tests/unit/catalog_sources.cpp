@@ -169,8 +169,8 @@ struct workers_of_few_chunks {
                    const location& place = {}) {
     auto message = server.join_message("replica-" + std::to_string(id));
     server.set_layout(message, layout{{{"w", dtype::f32, {16 * chunk_count}}}, 64});
-    REQUIRE(message.chunk_count == chunk_count);
-    message.held = held;
+    REQUIRE(message.form.chunk_count == chunk_count);
+    message.before.held = held;
     message.location = place;
     REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(message)).result.ok());
     return incarnation{id};
@@ -774,7 +774,7 @@ TEST_CASE("catalog: readers that only have each other are saved by a whole sourc
   s.server.start_shown(s.b);
   s.server.pass_alive(6000ms, {s.a, s.b, s.c});
   auto young = s.server.join_message("trainer");
-  young.held = s.server.reference(1);
+  young.before.held = s.server.reference(1);
   s.server.clear();
   REQUIRE(s.server.ask<messages::join_reply>({30}, young).result.ok());
   const auto told = s.server.push<messages::reassign_push>(s.a);
@@ -864,8 +864,8 @@ TEST_CASE("catalog: a dead receiving source's readers go on without it, and neve
 TEST_CASE("catalog: a new server takes over who reads from whom, and who can be read") {
   driver server{catalog_options{.recovery_grace = 1000ms}};
   auto holder = server.join_message("trainer");
-  holder.peers = 3;
-  holder.held = server.reference(7);
+  holder.before.peers = 3;
+  holder.before.held = server.reference(7);
   REQUIRE(server.ask<messages::join_reply>({1}, holder).result.ok());
   const auto reading = [](std::uint64_t source, std::uint64_t lease) {
     messages::assignment out;
@@ -876,11 +876,11 @@ TEST_CASE("catalog: a new server takes over who reads from whom, and who can be 
     return out;
   };
   auto first = server.join_message("rollout-a");
-  first.reading = {reading(1, 41), reading(3, 42)};
-  first.receiving = server.reference(7);
+  first.before.reading = {reading(1, 41), reading(3, 42)};
+  first.before.receiving = server.reference(7);
   REQUIRE(server.ask<messages::join_reply>({2}, first).result.ok());
   auto second = server.join_message("rollout-b");
-  second.reading = {reading(2, 43)};
+  second.before.reading = {reading(2, 43)};
   REQUIRE(server.ask<messages::join_reply>({3}, second).result.ok());
   CHECK(server.leases_on({1}) == 1);
   CHECK(server.leases_on({2}) == 1);
@@ -890,7 +890,7 @@ TEST_CASE("catalog: a new server takes over who reads from whom, and who can be 
   CHECK(server.available() == versions{7});
   const auto drain = server.unpublish({1}, 7);
   CHECK_FALSE(server.answer<messages::drained_reply>({1}, drain).has_value());
-  server.finish({2}, first.reading[0]);
+  server.finish({2}, first.before.reading[0]);
   CHECK(server.answer<messages::drained_reply>({1}, drain).has_value());
   CHECK(server.leases_on({3}) == 0);
 }

@@ -552,8 +552,8 @@ TEST_CASE("catalog: a new process that is alone in its call, and whose call is d
   // A process comes from an earlier server, which had decided that call.
   auto join = server.join_message("rollout", {2, 3});
   join.before.server = {70};
-  join.operation = source.operation;
-  join.decided = 2;
+  join.before.operation = source.operation;
+  join.before.decided = 2;
   static_cast<void>(server.ask<messages::join_reply>(incarnation{21}, std::move(join)));
   const auto reply = server.answer<messages::update_reply>(young, alone);
   REQUIRE(reply.has_value());
@@ -1112,7 +1112,7 @@ TEST_CASE("catalog: shards that all count otherwise open so many updates of thei
     const incarnation worker{100 + shard};
     auto join = server.join_message("rollout", {shard, shards});
     join.before.server = {76};
-    join.operation = {1};
+    join.before.operation = {1};
     REQUIRE(server.ask<messages::join_reply>(worker, join).result.ok());
     auto update = server.update_message(worker, exactly(99));
     update.operation = {10 + shard};

@@ -57,9 +57,9 @@ TEST_CASE("what a join says it reads: nothing from nobody, and no more than ther
   server.join(2, "liar");
   auto join = server.join_message("liar");
   for (std::uint64_t round = 0; round < 10; ++round) {
-    join.reading.clear();
+    join.before.reading.clear();
     for (std::uint64_t i = 0; i < 64; ++i) {
-      messages::assignment& old = join.reading.emplace_back();
+      messages::assignment& old = join.before.reading.emplace_back();
       old.lease = {i + 1};
       old.source = {round * 100 + i};  // the first one is nobody
       old.version = {9};
@@ -77,11 +77,11 @@ TEST_CASE("what a join says it reads: nothing from nobody, and no more than ther
 TEST_CASE("what a join says it reads: from the same shard of the same model, or not at all") {
   catalog_test::driver<> server{{.recovery_grace = 1s}};
   auto source = server.join_message("trainer");
-  source.held = server.reference({1});
+  source.before.held = server.reference({1});
   source.location.datacenter = "x";
   auto reader = server.join_message("liar", {7, 8});
   reader.location.datacenter = "y";
-  messages::assignment& old = reader.reading.emplace_back();
+  messages::assignment& old = reader.before.reading.emplace_back();
   old.source = {1};
   old.lease = {5};
   old.operation = {1};
@@ -113,14 +113,14 @@ TEST_CASE("a joiner changes nothing of others when the server does not recover")
   auto join = server.join_message("liar");
   join.before.server = {9};
   SUBCASE("not the numbers that may be published") {
-    join.latest = {UINT64_MAX};
+    join.before.latest = {UINT64_MAX};
     REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
     static_cast<void>(server.unpublish(trainer, 1));
     CHECK(server.publish(trainer, 2).ok());
   }
   SUBCASE("not what is retained") {
     REQUIRE(server.ask<messages::status_reply>(trainer, messages::retain_request{1, {}, {}}).result.ok());
-    join.keeps = {.revision = 1000, .keep_latest = 64};
+    join.before.keeps = {.revision = 1000, .keep_latest = 64};
     REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
     CHECK(server.core.record_of(trainer)->model->keeps.keep_latest == 1);
   }
@@ -131,10 +131,10 @@ TEST_CASE("what is retained, by the word of a joiner: within the limits, or not 
   auto join = server.join_message("liar");
   join.before.server = {9};
   SUBCASE("more versions than may be kept") {
-    join.keeps = {.revision = 5, .keep_latest = UINT32_MAX};
+    join.before.keeps = {.revision = 5, .keep_latest = UINT32_MAX};
   }
   SUBCASE("a revision that cannot be followed") {
-    join.keeps = {.revision = UINT64_MAX, .keep_latest = 1};
+    join.before.keeps = {.revision = UINT64_MAX, .keep_latest = 1};
   }
   REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
   CHECK(server.core.record_of(incarnation{2})->model->keeps.revision == 0);
@@ -215,7 +215,7 @@ TEST_CASE("so are versions that a worker invents in one join after the other") {
   const incarnation trainer = server.join(1, "trainer");
   for (std::uint64_t i = 1; i <= 1'000; ++i) {
     auto join = server.join_message("liar");
-    join.held = server.reference({i});
+    join.before.held = server.reference({i});
     REQUIRE(server.ask<messages::join_reply>({100 + i}, std::move(join)).result.ok());
   }
   CHECK(server.core.record_of(trainer)->model->versions.size() < 64);

@@ -154,13 +154,15 @@ inline auto fields(msg::model_entry& m) {
   auto& [a, b, c, d, e, f] = m;
   return std::tie(a, b, c, d, e, f);
 }
-inline auto fields(msg::past& m) {
-  auto& [a, b, c] = m;
-  return std::tie(a, b, c);
-}
+/// In the order of the wire.
 inline auto fields(msg::join_request& m) {
-  auto& [a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2] = m;
-  return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, n, o, p, q, r, s, t, u, v, w, x, y, z, z1, z2);
+  auto& [model, replica, shard, place, spot, temporary, address, capability_key, proof, form, before] = m;
+  auto& [transport, consistency, integrity, digest, bytes, chunks, tensors] = form;
+  auto& [server, moved, returns, held, operation, reading, receiving, well, decided, latest, peers, keeps,
+         barred] = before;
+  return std::tie(model, replica, shard, place, spot, transport, consistency, integrity, address, digest,
+                  bytes, chunks, tensors, held, operation, reading, receiving, well, decided, latest, peers,
+                  keeps, temporary, capability_key, server, moved, returns, barred, proof);
 }
 inline auto fields(msg::join_reply& m) {
   auto& [a, b, c, d, e, f, g, h, i] = m;

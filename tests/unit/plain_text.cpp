@@ -64,9 +64,9 @@ TEST_CASE("plain text: a worker whose names are not plain is refused by the cata
                                       refusal_of([&](auto& join) { join.location.rack = name; }),
                                       refusal_of([&](auto& join) { join.location.host = name; }),
                                       refusal_of([&](auto& join) { join.location.device = name; }),
-                                      refusal_of([&](auto& join) { join.transport = name; }),
-                                      refusal_of([&](auto& join) { join.integrity = name; }),
-                                      refusal_of([&](auto& join) { join.consistency = name; })};
+                                      refusal_of([&](auto& join) { join.form.transport = name; }),
+                                      refusal_of([&](auto& join) { join.form.integrity = name; }),
+                                      refusal_of([&](auto& join) { join.form.consistency = name; })};
     for (const messages::status& each : found) {
       CHECK(each.code == errc::invalid_argument);
       CHECK(is_plain_text(each.sentence));

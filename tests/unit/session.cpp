@@ -36,15 +36,15 @@ TEST_CASE("session: a request is repeated under its number until it is answered"
 TEST_CASE("session: the layout is sent when the server asks for it, as another request") {
   driver worker;
   worker.core.join(worker.now, worker.in(30s));
-  CHECK(worker.sent_body<messages::join_request>().tensors.empty());
+  CHECK(worker.sent_body<messages::join_request>().form.tensors.empty());
   const auto first = worker.last_sequence;
   messages::join_reply wants;
   wants.wants_layout = true;
   worker.answer(wants);
   CHECK_FALSE(worker.core.joined());
   const auto join = worker.sent_body<messages::join_request>();
-  REQUIRE(join.tensors.size() == 2);
-  CHECK(join.tensors[1].name == "norm");
+  REQUIRE(join.form.tensors.size() == 2);
+  CHECK(join.form.tensors[1].name == "norm");
   CHECK(worker.last_sequence != first);
   worker.answer(driver::joined_reply());
   REQUIRE(worker.core.joined());
@@ -52,7 +52,7 @@ TEST_CASE("session: the layout is sent when the server asks for it, as another r
   messages::goodbye_push unknown;
   unknown.rejoin = true;
   worker.core.receive(worker.now, {78, {}, {}, unknown});
-  CHECK(worker.sent_body<messages::join_request>().tensors.empty());
+  CHECK(worker.sent_body<messages::join_request>().form.tensors.empty());
 }
 
 TEST_CASE("session: a refused join ends with the server's sentence, and so does every later call") {
@@ -821,13 +821,13 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
     CHECK(join.sequence > asked);  // a late answer to an earlier request answers nothing
     const auto& body = *get_if<messages::join_request>(&join.body);
     CHECK(body.before.returns);
-    REQUIRE(body.held);
-    CHECK(body.held->version == version_number{1});
-    CHECK(body.held->epoch == raised);
-    CHECK(body.held->root == digest128{1, 2});
-    CHECK(body.held->control.base == 9);
-    CHECK(body.held->segments == driver::readable(9).segments);
-    CHECK(body.operation == operation_counter{});
+    REQUIRE(body.before.held);
+    CHECK(body.before.held->version == version_number{1});
+    CHECK(body.before.held->epoch == raised);
+    CHECK(body.before.held->root == digest128{1, 2});
+    CHECK(body.before.held->control.base == 9);
+    CHECK(body.before.held->segments == driver::readable(9).segments);
+    CHECK(body.before.operation == operation_counter{});
     worker.push(not_heard);  // repeated: it is meant for the earlier incarnation
     CHECK_FALSE(worker.core.fatal());
     worker.answer(join.sequence, driver::joined_reply());
@@ -841,7 +841,7 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
   SUBCASE("it cannot") {
     go_on(worker, std::nullopt);
     CHECK_FALSE(worker.core.held());
-    CHECK_FALSE(worker.sent_body<messages::join_request>().held);
+    CHECK_FALSE(worker.sent_body<messages::join_request>().before.held);
   }
   SUBCASE("a newer process has its place") {
     go_on(worker, std::nullopt);

@@ -58,8 +58,8 @@ TEST_CASE("session: an installation waits for its own readers, and for nothing e
   SUBCASE("a new server hears of it when the worker joins") {
     worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
     const auto join = worker.sent_body<messages::join_request>();
-    CHECK(join.held.value().version == version_number{2});
-    CHECK_FALSE(join.decided);
+    CHECK(join.before.held.value().version == version_number{2});
+    CHECK_FALSE(join.before.decided);
   }
 }
 

@@ -124,6 +124,6 @@ TEST_CASE("session: what is open is announced to a new server as what it is") {
   publisher_scene s;
   s.worker.push(messages::goodbye_push{server_epoch{78}, true, {}, {}});
   const auto join = s.worker.sent_body<messages::join_request>();
-  CHECK(join.held->open);
-  CHECK(join.held->root == digest128{});
+  CHECK(join.before.held->open);
+  CHECK(join.before.held->root == digest128{});
 }

@@ -17,8 +17,8 @@ TEST_CASE("session: a new server is told everything again, and open requests kee
   worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
   CHECK_FALSE(worker.core.joined());
   const auto join = worker.sent_body<messages::join_request>();
-  CHECK(join.held.value().version == version_number{3});
-  CHECK(join.operation == operation_counter{1});  // the second one is not finished
+  CHECK(join.before.held.value().version == version_number{3});
+  CHECK(join.before.operation == operation_counter{1});  // the second one is not finished
   CHECK_FALSE(worker.sent<messages::update_request>().has_value());
   auto reply = driver::joined_reply();
   reply.epoch = server_epoch{78};
@@ -34,7 +34,7 @@ TEST_CASE(
   auto ticket = worker.core.join(worker.now, worker.in(30s));
   const auto first = worker.sent_body<messages::join_request>();
   CHECK_FALSE(first.before.server);
-  CHECK(first.barred.empty());
+  CHECK(first.before.barred.empty());
   worker.answer(driver::joined_reply());
   REQUIRE(worker.result(ticket).value().outcome.ok());
   for (std::uint64_t id = 1; id <= limits::barred_readers + 2; ++id) {
@@ -44,9 +44,9 @@ TEST_CASE(
   worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
   const auto join = worker.sent_body<messages::join_request>();
   CHECK(join.before.server == server_epoch{77});
-  REQUIRE(join.barred.size() == limits::barred_readers);
-  CHECK(join.barred.front() == incarnation{3});
-  CHECK(join.barred.back() == incarnation{limits::barred_readers + 2});
+  REQUIRE(join.before.barred.size() == limits::barred_readers);
+  CHECK(join.before.barred.front() == incarnation{3});
+  CHECK(join.before.barred.back() == incarnation{limits::barred_readers + 2});
 }
 
 TEST_CASE(
@@ -226,7 +226,7 @@ TEST_CASE("session: a new server is told how many workers there were, if that wa
   };
   const auto told = [&] {
     worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
-    return worker.sent_body<messages::join_request>().peers;
+    return worker.sent_body<messages::join_request>().before.peers;
   };
   SUBCASE("at the join all the others may have been on their way") {
     CHECK(told() == 0);

@@ -59,7 +59,7 @@ TEST_CASE("session: a new server is told what was rolled back, also by a process
     worker.core = worker.core.successor(worker.now, {{43}, {}}, {});
     static_cast<void>(worker.core.join(worker.now, worker.in(30s)));
   }
-  CHECK(worker.sent_body<messages::join_request>().keeps.rollbacks ==
+  CHECK(worker.sent_body<messages::join_request>().before.keeps.rollbacks ==
         std::vector<messages::rollback>{{1, 3}});
 }
 

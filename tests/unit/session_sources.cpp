@@ -480,29 +480,29 @@ TEST_CASE("session: a new server is told what is being read from whom, and what 
     worker.clear_output();
     worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
     const auto join = worker.sent_body<messages::join_request>();
-    REQUIRE(join.reading.size() == 2);
-    CHECK(join.reading[0].lease == lease_id{5});
-    CHECK(join.reading[1].lease == lease_id{6});
-    REQUIRE(join.receiving.has_value());
-    CHECK(join.receiving->version == version_number{3});
-    CHECK(join.receiving->epoch == worker.core.epoch());
-    CHECK(join.receiving->root == driver::source(3).root);
-    CHECK(join.receiving->control == driver::control());
-    CHECK_FALSE(join.held.has_value());
+    REQUIRE(join.before.reading.size() == 2);
+    CHECK(join.before.reading[0].lease == lease_id{5});
+    CHECK(join.before.reading[1].lease == lease_id{6});
+    REQUIRE(join.before.receiving.has_value());
+    CHECK(join.before.receiving->version == version_number{3});
+    CHECK(join.before.receiving->epoch == worker.core.epoch());
+    CHECK(join.before.receiving->root == driver::source(3).root);
+    CHECK(join.before.receiving->control == driver::control());
+    CHECK_FALSE(join.before.held.has_value());
   }
   SUBCASE("it has not begun to show anything") {
     worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
     const auto join = worker.sent_body<messages::join_request>();
-    CHECK(join.reading.size() == 2);
-    CHECK_FALSE(join.receiving.has_value());
+    CHECK(join.before.reading.size() == 2);
+    CHECK_FALSE(join.before.receiving.has_value());
   }
   SUBCASE("one of the sources has failed") {
     worker.core.source_failed(worker.now, {5}, errc::source_lost, "connection reset");
     worker.clear_output();
     worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
     const auto join = worker.sent_body<messages::join_request>();
-    REQUIRE(join.reading.size() == 1);
-    CHECK(join.reading[0].lease == lease_id{6});
+    REQUIRE(join.before.reading.size() == 1);
+    CHECK(join.before.reading[0].lease == lease_id{6});
   }
   CHECK(worker.no_action());  // losing the server stops nothing in flight
 }
@@ -516,9 +516,9 @@ TEST_CASE("session: when the reading is over, nothing of it is announced any mor
   worker.clear_output();
   worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
   const auto join = worker.sent_body<messages::join_request>();
-  CHECK(join.reading.empty());
-  CHECK_FALSE(join.receiving.has_value());
-  CHECK(join.held.value().version == version_number{3});
+  CHECK(join.before.reading.empty());
+  CHECK_FALSE(join.before.receiving.has_value());
+  CHECK(join.before.held.value().version == version_number{3});
 }
 
 // ---- why
@@ -564,7 +564,7 @@ TEST_CASE("session: a running call keeps its number when the worker joins anothe
   messages::goodbye_push unknown;
   unknown.rejoin = true;
   worker.push(unknown);
-  CHECK(worker.sent_body<messages::join_request>().operation == operation_counter{1});
+  CHECK(worker.sent_body<messages::join_request>().before.operation == operation_counter{1});
   auto joined = driver::joined_reply();
   joined.operation = {5};  // the others have gone on
   worker.answer(joined);

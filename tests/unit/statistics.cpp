@@ -54,7 +54,7 @@ TEST_CASE("statistics: the catalog counts what was done, once") {
   server.send(reader, messages::leave_request{});
   CHECK(server.core.statistics().workers_left == 1);
   auto refused = server.join_message("x");
-  refused.consistency = "other";
+  refused.form.consistency = "other";
   server.send(incarnation{7}, refused);
   CHECK(server.core.statistics().joins_refused.of(errc::policy_mismatch) == 1);
 }

@@ -151,28 +151,23 @@ struct retention {
   bool operator==(const retention&) const = default;
 };
 
-/// What has happened to a process that joins.
+/// What all workers of a shard must have in common. The policies are names.
+struct form {
+  std::string transport{};
+  std::string consistency{};
+  std::string integrity{};
+  digest128 layout_digest{};
+  std::uint64_t chunk_bytes = 0;
+  std::uint64_t chunk_count = 0;
+  std::vector<tensor_spec> tensors{};  ///< only when the server asked for it (join_reply::wants_layout)
+};
+
+/// What a worker has, and knows, from the servers that it joined before.
 struct past {
   server_epoch server{};  ///< the one that it joined last; zero: none
   bool moved = false;     ///< that server is at another address of its list, and may still run
   /// An earlier incarnation of it was declared dead. A process that has taken its place meanwhile keeps it.
   bool returns = false;
-};
-
-struct join_request {
-  std::string model{};
-  std::string replica{};
-  shard_of shard{};
-  tensorhub::location location{};
-  bool spot = false;
-  std::string transport{};  ///< policy names; the server refuses names that do not fit
-  std::string consistency{};
-  std::string integrity{};
-  transport_address address{};
-  digest128 layout_digest{};
-  std::uint64_t chunk_bytes = 0;
-  std::uint64_t chunk_count = 0;
-  std::vector<tensor_spec> tensors{};    ///< only when the server asked for it (join_reply::wants_layout)
   std::optional<reference> held{};       ///< announced again to a new server
   operation_counter operation{};         ///< highest operation this worker has called; zero at first
   std::vector<assignment> reading{};     ///< leases of an earlier server that are still in use
@@ -183,15 +178,25 @@ struct join_request {
   /// Workers of the model, as counted by an earlier server; zero: not known. The count must be recent and
   /// complete: a count that is too low ends the grace of the next server too early.
   std::uint32_t peers = 0;
-  retention keeps{};             ///< as an earlier server told it
-  bool temporary = false;        ///< part of a temporary replica (offload_push)
-  std::string capability_key{};  ///< key for capabilities of its readers; empty: none are required
-  past before{};
+  retention keeps{};  ///< as an earlier server told it
   /// Readers that this worker has cut off by order of earlier servers and will never admit again, the latest
   /// last. Some of them may not know that they were declared dead.
   std::vector<incarnation> barred{};
+};
+
+struct join_request {
+  std::string model{};
+  std::string replica{};
+  shard_of shard{};
+  tensorhub::location location{};
+  bool spot = false;
+  bool temporary = false;  ///< part of a temporary replica (offload_push)
+  transport_address address{};
+  std::string capability_key{};  ///< key for capabilities of its readers; empty: none are required
   digest128
       proof{};  ///< that the incarnation is this key's (types/incarnation_proof.hpp); zero without security
+  messages::form form{};
+  past before{};
 };
 struct join_reply {
   status result{};

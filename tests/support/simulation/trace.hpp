@@ -14,9 +14,9 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 /// The text of a worker's message; begins with a space. Empty: the message is not traced.
 [[nodiscard]] inline std::string describe_message(const messages::envelope& message) {
   if (const auto* join = get_if<messages::join_request>(&message.body)) {
-    return " joins after operation " + std::to_string(join->operation.value) +
-           (join->held ? ", holds " + to_string(join->held->version) : std::string{}) +
-           (join->reading.empty() ? "" : ", reads " + to_string(join->reading.front().version));
+    return " joins after operation " + std::to_string(join->before.operation.value) +
+           (join->before.held ? ", holds " + to_string(join->before.held->version) : std::string{}) +
+           (join->before.reading.empty() ? "" : ", reads " + to_string(join->before.reading.front().version));
   }
   if (const auto* publish = get_if<messages::publish_request>(&message.body)) {
     return " publishes " + to_string(publish->held.version) + " in operation " +

@@ -283,9 +283,9 @@ class simulation {
     ++statistics_.double_joins;
     messages::join_request join =
         session_detail::join_request_of(simulated_place(other.first, other.second, options_, false), shape_);
-    join.consistency = policies_.consistency.name;
-    join.integrity = policies_.integrity.name;
-    join.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
+    join.form.consistency = policies_.consistency.name;
+    join.form.integrity = policies_.integrity.name;
+    join.form.tensors.assign(shape_.tensors().begin(), shape_.tensors().end());
     const messages::envelope message{worker->core().self().value, rules_type::double_join, {}, join};
     events_.after(network_.delay(), [this, message] {
       if (servers_.current() != nullptr && servers_.current()->knows(incarnation{message.sender}))
@@ -617,7 +617,7 @@ class simulation {
     }
     if (const auto* join = get_if<messages::join_request>(&message.body)) {
       if (is_alone(incarnation{message.sender})) promises_.retained.forget();
-      promises_.retained.hear(events_.now(), incarnation{message.sender}, join->keeps);
+      promises_.retained.hear(events_.now(), incarnation{message.sender}, join->before.keeps);
     }
     if (log) note_message(message);
     // A message of a process that has ended arrives late: the server believes in that process once more.

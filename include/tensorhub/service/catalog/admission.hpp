@@ -51,20 +51,21 @@ class admission {
       return refuse(errc::invalid_argument,
                     "shard " + to_string(join.shard) + " does not exist: the index must be below the count");
     }
-    if (join.consistency != consistency_) {
-      return refuse(errc::policy_mismatch, "this worker uses the consistency policy '" + join.consistency +
-                                               "', the server uses '" + std::string{consistency_} +
+    if (join.form.consistency != consistency_) {
+      return refuse(errc::policy_mismatch, "this worker uses the consistency policy '" +
+                                               join.form.consistency + "', the server uses '" +
+                                               std::string{consistency_} +
                                                "': build both with the same hub type");
     }
     const auto differs = [](const std::string& wanted, const std::string& given) {
       return !wanted.empty() && wanted != given;
     };
-    if (differs(core_.options.transport, join.transport)) {
-      return refuse(errc::policy_mismatch, "this worker uses the transport '" + join.transport +
+    if (differs(core_.options.transport, join.form.transport)) {
+      return refuse(errc::policy_mismatch, "this worker uses the transport '" + join.form.transport +
                                                "', the server asks for '" + core_.options.transport + "'");
     }
-    if (differs(core_.options.integrity, join.integrity)) {
-      return refuse(errc::policy_mismatch, "this worker uses the integrity policy '" + join.integrity +
+    if (differs(core_.options.integrity, join.form.integrity)) {
+      return refuse(errc::policy_mismatch, "this worker uses the integrity policy '" + join.form.integrity +
                                                "', the server asks for '" + core_.options.integrity + "'");
     }
     return check_bounds(from, join);
@@ -80,7 +81,7 @@ class admission {
   /// The join has tensors, and they make the layout that it names.
   [[nodiscard]] static bool has_its_layout(const messages::join_request& join) {
     try {
-      return !join.tensors.empty() && layout_of(join).chunk_count() == join.chunk_count;
+      return !join.form.tensors.empty() && layout_of(join).chunk_count() == join.form.chunk_count;
     } catch (const error&) {
       return false;
     }
@@ -164,12 +165,12 @@ class admission {
     }
     for (const auto& [name, replica] : model->second.replicas) {
       for (const worker_state* worker : replica->workers) {
-        if (worker != nullptr &&
-            (worker->access.integrity != join.integrity || worker->access.transport != join.transport)) {
+        if (worker != nullptr && (worker->access.integrity != join.form.integrity ||
+                                  worker->access.transport != join.form.transport)) {
           return {errc::policy_mismatch, "the workers of model '" + join.model + "' use '" +
                                              worker->access.transport + "' and '" + worker->access.integrity +
-                                             "', this one '" + join.transport + "' and '" + join.integrity +
-                                             "': all must agree"};
+                                             "', this one '" + join.form.transport + "' and '" +
+                                             join.form.integrity + "': all must agree"};
         }
         if (worker != nullptr) return {};
       }
@@ -179,21 +180,21 @@ class admission {
 
   /// Throws `layout_mismatch` if the tensors are not those that were announced.
   [[nodiscard]] static layout layout_of(const messages::join_request& join) {
-    layout offered{join.tensors, join.chunk_bytes};
-    if (offered.digest() != join.layout_digest || offered.chunk_count() != join.chunk_count)
+    layout offered{join.form.tensors, join.form.chunk_bytes};
+    if (offered.digest() != join.form.layout_digest || offered.chunk_count() != join.form.chunk_count)
       throw error(errc::layout_mismatch, "the layout does not have the digest that was announced with it");
     return offered;
   }
   [[nodiscard]] messages::status check_layout(const messages::join_request& join, bool& wants_layout) {
     const auto model = core_.models.find(join.model);
     const bool known = model != core_.models.end() && model->second.layouts[join.shard.index].has_value();
-    if (known && model->second.layouts[join.shard.index]->digest() == join.layout_digest) return {};
-    if (join.tensors.empty()) {
+    if (known && model->second.layouts[join.shard.index]->digest() == join.form.layout_digest) return {};
+    if (join.form.tensors.empty()) {
       wants_layout = true;
       return {};
     }
     try {
-      const std::size_t bytes = memory_of(join.tensors);
+      const std::size_t bytes = memory_of(join.form.tensors);
       if (auto full = check_layout_bytes(join, known ? 0 : bytes); !full.ok()) return full;
       layout offered = layout_of(join);
       if (known) {
@@ -222,7 +223,7 @@ class admission {
   [[nodiscard]] static messages::status check_names(const messages::join_request& join) {
     for (const std::string* name :
          {&join.model, &join.replica, &join.location.datacenter, &join.location.rack, &join.location.host,
-          &join.location.device, &join.transport, &join.consistency, &join.integrity}) {
+          &join.location.device, &join.form.transport, &join.form.consistency, &join.form.integrity}) {
       if (!is_plain_text(*name))
         return {errc::invalid_argument, "the name '" + escaped_text(std::string_view{*name}.substr(0, 64)) +
                                             "' has control characters, or is not UTF-8: names of workers, "
@@ -250,12 +251,13 @@ class admission {
     for (const auto& [from, join] : search.waiting) waiting_bytes_ -= join.bytes;
   }
   [[nodiscard]] static std::size_t bytes_of(const messages::join_request& join) noexcept {
-    std::size_t bytes = sizeof(waiting_join) + join.barred.size() * sizeof(incarnation);
+    std::size_t bytes = sizeof(waiting_join) + join.before.barred.size() * sizeof(incarnation);
     for (const std::string* text :
          {&join.model, &join.replica, &join.location.datacenter, &join.location.rack, &join.location.host,
-          &join.location.device, &join.transport, &join.consistency, &join.integrity, &join.address.text})
+          &join.location.device, &join.form.transport, &join.form.consistency, &join.form.integrity,
+          &join.address.text})
       bytes += text->size();
-    for (const messages::assignment& each : join.reading)
+    for (const messages::assignment& each : join.before.reading)
       bytes += sizeof(each) + each.source_replica.size() + each.address.text.size();
     return bytes;
   }

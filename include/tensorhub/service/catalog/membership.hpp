@@ -75,7 +75,7 @@ class membership {
       return;
     }
     if (reply.result.ok()) {
-      if (may_tell(client)) retention_.learn(core_.models.at(join.model), join.keeps);
+      if (may_tell(client)) retention_.learn(core_.models.at(join.model), join.before.keeps);
       worker_state& worker = admit(said, join, client);
       if (worker.model->before.awaited && !core_.recovering(*worker.model)) end_recovery(*worker.model);
       // Replicas that waited for this shard may be allowed to release their version now.
@@ -296,7 +296,7 @@ class membership {
       core_.show_life(incarnation{said.sender});  // it asks again: the publisher may be on its way
       return true;
     }
-    if (join.tensors.empty()) {  // before others have to yield, it shows what it has
+    if (join.form.tensors.empty()) {  // before others have to yield, it shows what it has
       reply.result = {};
       reply.wants_layout = true;
       core_.send(incarnation{said.sender}, said.sequence, std::move(reply));
@@ -368,8 +368,8 @@ class membership {
     if (is_fresh) leases_.find_source(worker);
     worker.spot = join.spot;
     replica.temporary = replica.temporary || join.temporary;
-    worker.access.transport = join.transport;
-    worker.access.integrity = join.integrity;
+    worker.access.transport = join.form.transport;
+    worker.access.integrity = join.form.integrity;
     worker.access.address = join.address;
     worker.access.capability_key = join.capability_key;
     worker.access.key = client.key;
@@ -378,8 +378,8 @@ class membership {
     worker.access.may_publish = client.may().has_any_of(right::publish);
     if (!is_fresh && model.waits_to_let_go && !core_.is_heard(worker)) core_.batch.is_heard_again = true;
     worker.signs.last_heard = core_.now;
-    worker.past.called = worker.past.called || join.operation.value != 0;
-    replica.closed_operation = std::max(replica.closed_operation, join.operation);
+    worker.past.called = worker.past.called || join.before.operation.value != 0;
+    replica.closed_operation = std::max(replica.closed_operation, join.before.operation);
     if (is_first_word) succeed(worker, join, client);  // a repeated join may arrive late and be out of date
     versions_.recompute(replica);
     return worker;
@@ -394,8 +394,8 @@ class membership {
   }
   /// The worker comes from no earlier server, and nothing has happened to it.
   [[nodiscard]] static bool is_new(const messages::join_request& join) {
-    return !join.before.server && join.operation.value == 0 && !join.held && !join.latest &&
-           join.reading.empty();
+    return !join.before.server && join.before.operation.value == 0 && !join.before.held &&
+           !join.before.latest && join.before.reading.empty();
   }
 
   /// Which versions there were, and which are retained or rolled back, is not for readers to say.
@@ -409,46 +409,46 @@ class membership {
       std::rotate(taken_over_.begin(), taken_over_.begin() + 1, taken_over_.end());
       taken_over_.back() = join.before.server;
     }
-    worker.past.ended_before = std::max(worker.past.ended_before, join.operation);
-    worker.past.ended_well = join.ended_well;
+    worker.past.ended_before = std::max(worker.past.ended_before, join.before.operation);
+    worker.past.ended_well = join.before.ended_well;
     const bool is_known = !is_new(join);
     worker.past.was_elsewhere = is_known;
-    for (const incarnation reader : join.barred) bar(worker.past.barred, reader);
+    for (const incarnation reader : join.before.barred) bar(worker.past.barred, reader);
     model.before.awaited = model.before.awaited || is_known;
     if (is_known && join.before.server != core_.epoch)
       count_back(model, join);  // once for each that came back
     // What cannot be checked is believed only while the server recovers. Afterwards a joiner does not
     // change which version numbers may be published, unless its key may publish.
-    if (core_.recovering() && is_possible(join.latest)) {
-      const version_number valid = is_void(model, join.latest) ? version_number{} : join.latest;
+    if (core_.recovering() && is_possible(join.before.latest)) {
+      const version_number valid = is_void(model, join.before.latest) ? version_number{} : join.before.latest;
       model.before.latest = std::max(model.before.latest, valid);
       if (may_tell(client)) {  // it counts for as long as this server runs
-        model.latest_seen = std::max(model.latest_seen, join.latest);
+        model.latest_seen = std::max(model.latest_seen, join.before.latest);
         model.latest_ever = std::max(model.latest_ever, valid);
       }
     }
     // This applies even if the worker holds nothing: it may be publishing while the answer was lost.
     worker.past.has_old_keys = worker.past.has_old_keys || is_known;
-    if (join.decided) {
-      versions_.know(worker, join.decided, {});
-      updates_.adopt_update(worker, {join.operation.value + 1}, join.decided);
+    if (join.before.decided) {
+      versions_.know(worker, join.before.decided, {});
+      updates_.adopt_update(worker, {join.before.operation.value + 1}, join.before.decided);
     }
-    if (!join.reading.empty()) {
-      const messages::assignment& first = join.reading.front();
+    if (!join.before.reading.empty()) {
+      const messages::assignment& first = join.before.reading.front();
       versions_.know(worker, first.version, first.root);
       versions_.begin_overwriting(worker);
       // Afterwards nobody may claim to read from others: their drains would wait for it. A worker that comes
       // late and does read is stopped by its source's next drain, which makes the old keys invalid.
       if (core_.recovering()) {
-        for (const messages::assignment& source : join.reading) leases_.adopt(worker, source);
+        for (const messages::assignment& source : join.before.reading) leases_.adopt(worker, source);
         leases_.promote(worker, {});
       }
     }
-    const bool shows = join.receiving && !join.reading.empty() && !worker.receiving;
-    if (shows && (versions_.is_trusted(worker) || versions_.may_bring(worker, *join.receiving)))
-      versions_.receive(worker, *join.receiving);
-    if (join.held && !worker.held && versions_.may_bring(worker, *join.held))
-      versions_.hold(worker, *join.held, join.held->open);
+    const bool shows = join.before.receiving && !join.before.reading.empty() && !worker.receiving;
+    if (shows && (versions_.is_trusted(worker) || versions_.may_bring(worker, *join.before.receiving)))
+      versions_.receive(worker, *join.before.receiving);
+    if (join.before.held && !worker.held && versions_.may_bring(worker, *join.before.held))
+      versions_.hold(worker, *join.before.held, join.before.held->open);
     starts_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
     leases_.lead_readers(worker);
@@ -458,7 +458,7 @@ class membership {
   /// The workers of an older server do not count: there may be others that had moved on from it, and only the
   /// last server knew those that were new there.
   static void count_back(model_state& model, const messages::join_request& join) {
-    model.before.workers = std::max(model.before.workers, join.peers);
+    model.before.workers = std::max(model.before.workers, join.before.peers);
     const std::uint64_t term = term_of(join.before.server);
     if (term > model.before.term) {
       model.before.term = term;

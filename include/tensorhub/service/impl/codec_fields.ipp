@@ -148,19 +148,16 @@ inline void move_field(field_archive& archive, messages::stuck_entry& m) {
 
 // ---- messages, in the order of `message`
 
-inline void move_field(field_archive& archive, messages::past& p) {
-  auto& [server, moved, returns] = p;
-  archive(server, moved, returns);
-}
 inline void move_field(field_archive& archive, messages::join_request& m) {
-  auto& [model, replica, shard, place, spot, transport, consistency, integrity, address, layout_digest,
-         chunk_bytes, chunk_count, tensors, held, operation, reading, receiving, ended_well, decided, latest,
-         peers, keeps, temporary, capability_key, before, barred, proof] = m;
+  auto& [model, replica, shard, place, spot, temporary, address, capability_key, proof, form, before] = m;
+  auto& [transport, consistency, integrity, layout_digest, chunk_bytes, chunk_count, tensors] = form;
+  auto& [server, moved, returns, held, operation, reading, receiving, ended_well, decided, latest, peers,
+         keeps, barred] = before;
   archive(as_name(model), as_name(replica), shard, place, spot, as_name(transport), as_name(consistency),
           as_name(integrity), address, layout_digest, chunk_bytes, chunk_count,
           as_list(tensors, minimum_tensor_bytes, limits::tensors), held, operation, as_sources(reading),
-          receiving, ended_well, decided, latest, peers, keeps, temporary, as_secret(capability_key), before,
-          as_list(barred, 8, limits::barred_readers), proof);
+          receiving, ended_well, decided, latest, peers, keeps, temporary, as_secret(capability_key), server,
+          moved, returns, as_list(barred, 8, limits::barred_readers), proof);
 }
 inline void move_field(field_archive& archive, messages::join_reply& m) {
   auto& [result, epoch, wants_layout, heartbeat_interval_ms, worker_timeout_ms, group_timeout_ms, operation,

@@ -127,23 +127,25 @@ TENSORHUB_DECL void session::send_join(time_point now, bool with_layout) {
   contact_.rejoins_at = time_point::never();
   outbox_.forget({purpose::join});
   messages::join_request join = session_detail::join_request_of(options_, *layout_);
-  if (with_layout) join.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
-  join.held = held_;
-  join.ended_well = ended_well_;
-  join.latest = versions_.latest;
-  join.before = {server_, server_ && contact_.server != joined_at_, returns_};
-  join.barred = barred_;
-  join.peers = counted_workers(now);
-  join.keeps = versions_.keeps;
+  if (with_layout) join.form.tensors.assign(layout_->tensors().begin(), layout_->tensors().end());
+  join.before.server = server_;
+  join.before.moved = server_ && contact_.server != joined_at_;
+  join.before.returns = returns_;
+  join.before.held = held_;
+  join.before.ended_well = ended_well_;
+  join.before.latest = versions_.latest;
+  join.before.barred = barred_;
+  join.before.peers = counted_workers(now);
+  join.before.keeps = versions_.keeps;
   // A call that the old server has not answered is made again, so it is not finished.
   const bool is_called_again = operation_ && !operation_->is_local();
-  if (counted_) join.operation = {is_called_again ? counter_.value - 1 : counter_.value};
-  if (operation_ && operation_->is_decided()) join.decided = operation_->version;
+  if (counted_) join.before.operation = {is_called_again ? counter_.value - 1 : counter_.value};
+  if (operation_ && operation_->is_decided()) join.before.decided = operation_->version;
   if (operation_ && operation_->is_pulling()) {
-    join.reading = operation_->sources.current;
+    join.before.reading = operation_->sources.current;
     if (operation_->control) {
-      join.receiving = messages::reference{operation_->version, epoch_,
-                                           operation_->root.value_or(digest128{}), *operation_->control};
+      join.before.receiving = messages::reference{
+          operation_->version, epoch_, operation_->root.value_or(digest128{}), *operation_->control};
     }
   }
   request(now, std::move(join), purpose::join);

@@ -16,15 +16,15 @@ TENSORHUB_DECL messages::join_request join_request_of(const session_options& opt
   join.location = options.location;
   join.spot = options.spot;
   join.temporary = options.temporary;
-  join.transport = options.transport;
-  join.consistency = options.consistency;
-  join.integrity = options.integrity;
+  join.form.transport = options.transport;
+  join.form.consistency = options.consistency;
+  join.form.integrity = options.integrity;
   join.address = options.address;
   join.capability_key = options.capability_key;
   join.proof = options.proof;
-  join.layout_digest = shape.digest();
-  join.chunk_bytes = shape.chunk_bytes();
-  join.chunk_count = shape.chunk_count();
+  join.form.layout_digest = shape.digest();
+  join.form.chunk_bytes = shape.chunk_bytes();
+  join.form.chunk_count = shape.chunk_count();
   return join;
 }
 
