@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -26,7 +27,7 @@ class listener_pause {
 
   /// `accept` has failed with this errno. The listener is in `set`, under this number.
   void begin_if_short(int error, epoll_set& set, int listener, std::uint64_t number, time now) noexcept {
-    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+    if (!is_out_of_descriptors(error)) return;
     set.change(listener, 0, number);
     until_ = now + length;
   }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
@@ -113,7 +114,7 @@ TENSORHUB_DECL void copy_desk::run() noexcept {
 TENSORHUB_DECL void copy_desk::accept_one() noexcept {
   detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
   if (!socket) {
-    is_out_of_descriptors_ = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    is_out_of_descriptors_ = detail::is_out_of_descriptors(errno);
     return;
   }
   const peer_credentials peer = credentials_of(socket.get());
