@@ -31,6 +31,59 @@ TEST_CASE("a published version arrives in place, small tensors and large ones") 
   }
 }
 
+namespace {
+/// Tensors between a quarter of a chunk and a chunk, and small ones: a shard of a mixture of experts.
+struct experts {
+  static constexpr std::uint64_t chunk_bytes = 64u << 10;
+  std::vector<std::vector<std::uint8_t>> tensors{};
+  experts() {
+    for (std::size_t i = 0; i < 200; ++i) tensors.emplace_back(i % 10 == 0 ? 100 : 40'000 + i);
+  }
+  template <typename Worker>
+  void add_to(Worker& worker) {
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      worker.add(std::to_string(i), tensors[i].data(), {tensors[i].size()}, tensorhub::dtype::u8);
+  }
+  void fill(std::uint64_t version) {
+    for (auto& each : tensors)
+      for (std::size_t i = 0; i < each.size(); ++i)
+        each[i] = static_cast<std::uint8_t>((version * 31 + i + each.size()) * 0x9e3779b1u >> 13);
+  }
+  [[nodiscard]] bool holds(std::uint64_t version) const {
+    experts expected;
+    expected.fill(version);
+    return tensors == expected.tensors;
+  }
+};
+
+template <typename Subscriber>
+void read_experts_with(const std::string& server, const std::string& name) {
+  INFO(name);
+  const auto options = [&](const std::string& replica) {
+    auto out = who(server, replica);
+    out.model = name;
+    out.chunk_bytes = experts::chunk_bytes;
+    return out;
+  };
+  member<hub::publisher, experts> source{options("trainer-0")};
+  member<Subscriber, experts> reader{options("rollout-0")};
+  for (std::uint64_t version = 1; version <= 3; ++version) {
+    source.publish(version);
+    CHECK(source.worker.cost().packed_tensors == 20);
+    CHECK(source.worker.cost().packed_bytes == 20 * 128);
+    CHECK(reader.worker.update().version == version);
+    CHECK(reader.memory.holds(version));
+    source.worker.unpublish();
+  }
+}
+}  // namespace
+
+TEST_CASE("tensors below a chunk are read in place where there are many") {
+  hub::reference_server server;
+  read_experts_with<hub::subscriber>(server.address(), "in place");
+  read_experts_with<staged_of<hub::subscriber>>(server.address(), "staged");
+}
+
 TEST_CASE("the same with integrity off") {
   unchecked_hub::reference_server server;
   member<unchecked_hub::publisher> source{who(server.address(), "trainer-0")};

@@ -149,6 +149,33 @@ TEST_CASE("layout: tensors below chunk_bytes are packed, at and above are segmen
   CHECK(last.bytes == 1);
 }
 
+TEST_CASE("layout: of many tensors below chunk_bytes only those below a quarter of it are packed") {
+  const auto of_experts = [](std::size_t count) {
+    std::vector<tensor_spec> tensors{bytes_tensor("norm", chunk / 4 - 1), bytes_tensor("scale", 1)};
+    for (std::size_t i = 0; i < count; ++i)
+      tensors.push_back(bytes_tensor("expert." + std::to_string(i), chunk / 4));
+    tensors.push_back(bytes_tensor("large", 2 * chunk));
+    return layout{tensors, chunk};
+  };
+  const layout few = of_experts(4 * layout::most_packed_chunks - 1);  // 32 chunks with the other two
+  CHECK(few.packed_below_bytes() == chunk);
+  REQUIRE(few.segments().size() == 2);
+  CHECK(few.chunk_count() == layout::most_packed_chunks + 1 + 2);  // a scale takes 64 bytes
+  require_partition(few);
+
+  const layout many = of_experts(4 * layout::most_packed_chunks);
+  CHECK(many.packed_below_bytes() == chunk / 4);
+  CHECK(many.packed_bytes() == chunk / 4 + 64);
+  REQUIRE(many.segments().size() == 1 + 4 * layout::most_packed_chunks + 1);
+  CHECK(many.segments()[1].tensor == 2u);
+  CHECK(many.segments()[1].bytes == chunk / 4);
+  CHECK(many.segments()[1].chunk_count == 1);
+  CHECK(many.chunk_count() == 1 + 4 * layout::most_packed_chunks + 2);
+  require_partition(many);
+  for (std::size_t i = 0; i < many.tensors().size(); ++i) require_chunks(many, i);
+  CHECK(few.digest() != many.digest());
+}
+
 TEST_CASE("layout: packed tensors lie at multiples of 64, in the order of adding, beside each other") {
   const layout shape{{bytes_tensor("a", 1), bytes_tensor("b", 64), bytes_tensor("big", 5000),
                       bytes_tensor("c", 65), bytes_tensor("d", 128), bytes_tensor("e", 3)},
@@ -204,7 +231,7 @@ TEST_CASE("layout: chunks cover every byte of every segment exactly once, whatev
   for (int round = 0; round < 200; ++round) {
     CAPTURE(round);
     const std::uint64_t chunk_bytes = random() % 300 + 1;
-    std::vector<tensor_spec> tensors(random() % 20);
+    std::vector<tensor_spec> tensors(random() % (round % 2 == 0 ? 20 : 400));
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       tensors[i] = {
           "t" + std::to_string(i), static_cast<dtype>(random() % 15), {random() % 40, random() % 9}};
@@ -214,7 +241,7 @@ TEST_CASE("layout: chunks cover every byte of every segment exactly once, whatev
     std::uint64_t large = 0;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const std::uint64_t bytes = *tensors[i].bytes();
-      REQUIRE(shape.packed_offset(i).has_value() == (bytes < chunk_bytes));
+      REQUIRE(shape.packed_offset(i).has_value() == (bytes < shape.packed_below_bytes()));
       if (shape.packed_offset(i)) {
         REQUIRE(*shape.packed_offset(i) % layout::packed_alignment_bytes == 0);
         REQUIRE(*shape.packed_offset(i) + bytes <= shape.packed_bytes());

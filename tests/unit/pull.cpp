@@ -167,6 +167,27 @@ TEST_CASE("pull: a source in another datacenter has a window of its own, per lan
   CHECK(d.nothing(across));
 }
 
+TEST_CASE("pull: the window of a source in another datacenter is as many bytes of tensors below a chunk") {
+  constexpr std::uint64_t chunk_bytes = 4096;
+  std::vector<tensor_spec> tensors;
+  for (std::size_t i = 0; i <= 2 * layout::most_packed_chunks; ++i)
+    tensors.push_back({"expert." + std::to_string(i), dtype::u8, {chunk_bytes / 2}});
+  const layout shape{tensors, chunk_bytes};
+  REQUIRE(shape.packed_bytes() == 0);
+  driver d{shape, {.far_window_chunks = 3}};
+  holder far{d.shape, 1};
+  far.facts.far = true;
+  const channel_id across = d.open(far);
+  std::vector<chunk_index> taken;
+  for (int i = 0; i < 6; ++i) taken.push_back(d.take(across, kind::chunk));
+  CHECK(d.nothing(across));
+  d.arrive(across, taken.front());
+  d.confirm(across, far);
+  d.take(across, kind::chunk);
+  CHECK(d.nothing(across));
+  CHECK(d.core.most_reads() == pull_options{}.window_chunks + 4 * 3);
+}
+
 TEST_CASE("pull: several sources share a lane's window, so that a slow one does not fill it") {
   driver d{{.window_chunks = 4}};
   holder first{d.shape, 1};

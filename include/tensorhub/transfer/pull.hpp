@@ -170,6 +170,8 @@ class pull {
   [[nodiscard]] bool is_confirmed(chunk_index chunk) const noexcept {
     return states_[chunk] == chunk_state::confirmed;
   }
+  /// How many chunk reads a lane may have outstanding near, and from one source far.
+  [[nodiscard]] std::size_t most_reads() const noexcept { return options_.window_chunks + most_far_reads(); }
   /// The number of this channel's chunk reads that have not ended.
   [[nodiscard]] std::size_t in_flight(channel_id id) const noexcept { return channels_[id].reads.size(); }
 
@@ -245,6 +247,7 @@ class pull {
     source_slot slot = 0;
     lane_id lane = 0;
     std::vector<read_record> reads{};        ///< in flight, oldest first
+    std::uint64_t reading_bytes = 0;         ///< of those
     bool look_pending = false;               ///< a header or map read is outstanding
     std::vector<chunk_index> unconfirmed{};  ///< arrived since the last header read was posted
     time_point oldest_unconfirmed{};
@@ -313,6 +316,10 @@ class pull {
 
   // ---- chunks
 
+  [[nodiscard]] std::size_t most_far_reads() const noexcept {
+    const bool has_small_chunks = layout_->packed_below_bytes() < layout_->chunk_bytes();
+    return options_.far_window_chunks * (has_small_chunks ? 4 : 1);
+  }
   /// How many more chunks this channel may read now.
   [[nodiscard]] std::size_t room(const channel_record& c, time_point now) const noexcept;
   /// How many of the missing chunks this source has.

@@ -125,6 +125,7 @@ class pull_driver {
   virtual void run_lane(lane_id number) = 0;
 
   [[nodiscard]] const pull_driver_options& options() const noexcept { return options_; }
+  [[nodiscard]] std::size_t most_reads() const noexcept { return core_.most_reads(); }
   [[nodiscard]] const digest_seeds& seeds() const noexcept { return digests_.seeds; }
 
  private:

@@ -221,8 +221,7 @@ class transport_pull final : public pull_driver {
   }
 
   void run_lane(lane_id number) override {
-    const std::size_t depth =
-        options().window_chunks + options().rules.far_window_chunks + pull_lane::most_looks + 1;
+    const std::size_t depth = most_reads() + pull_lane::most_looks + 1;
     auto own = pool_->borrow(depth, pull_lane::scratch_words(*this));
     transport_lane<Transport, Integrity>{*this, number, pool_->through(), *own, into_, seeds().chunks}.work();
     pool_->give_back(std::move(own));

@@ -4,7 +4,7 @@
 ///
 /// A worker owns a data plane (its transport, control block and registered tensors) and a client of the
 /// reference server. It registers the user's tensors where they are, once; it never copies a large one. Small
-/// tensors (below `chunk_bytes`) are packed at publish and unpacked after an update. They lie in host memory,
+/// tensors (types/layout.hpp) are packed at publish and unpacked after an update. They lie in host memory,
 /// or where the memory space says (a device's).
 ///
 /// Only readers with a lease on it can connect to it (service/guarding.hpp).

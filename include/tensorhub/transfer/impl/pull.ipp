@@ -259,6 +259,7 @@ TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point 
   source_record& from = sources_[c.slot];
   if (from.usual.count() == 0 && reads_of(c.slot) == 0) from.first_posted = now;
   c.reads.push_back({chunk, now});
+  c.reading_bytes += layout_->slice(chunk).bytes;
   from.cursor = chunk + 1 == states_.size() ? 0 : chunk + 1;
   if (!from.facts.far) ++lanes_[c.lane].in_flight;
   lanes_[c.lane].last_posted = now;
@@ -270,6 +271,7 @@ TENSORHUB_DECL time_point pull::end_read(channel_record& c, chunk_index chunk) {
   if (read == c.reads.end()) return {};
   const time_point posted = read->posted;
   c.reads.erase(read);
+  c.reading_bytes -= layout_->slice(chunk).bytes;
   if (!sources_[c.slot].facts.far) --lanes_[c.lane].in_flight;
   return posted;
 }

@@ -16,7 +16,11 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) const noexcept {
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
-  if (sources_[c.slot].facts.far) return left(options_.far_window_chunks, c.reads.size());
+  if (sources_[c.slot].facts.far) {
+    const std::uint64_t chunk_bytes = layout_->chunk_bytes();
+    return std::min(left(options_.far_window_chunks, c.reading_bytes / chunk_bytes),
+                    left(most_far_reads(), c.reads.size()));
+  }
   if (starting_until(c.slot, now) != time_point::never()) return 0;
   const lane_record& lane = lanes_[c.lane];
   std::size_t of_lane = left(options_.window_chunks, lane.in_flight);

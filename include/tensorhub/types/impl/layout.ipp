@@ -22,6 +22,7 @@ TENSORHUB_DECL layout::layout(std::vector<tensor_spec> tensors, std::uint64_t ch
   if (chunk_bytes_ == 0) throw error(errc::invalid_argument, "chunk_bytes must not be zero");
   if (tensors_.size() > limits::tensors) throw error(errc::limit_exceeded, "too many tensors in one shard");
   check_tensors();
+  packed_below_bytes_ = choose_packed_below();
   place_tensors();
   digest_ = make_digest();
 }
@@ -69,12 +70,23 @@ TENSORHUB_DECL void layout::check_tensors() const {
   }
 }
 
+TENSORHUB_DECL std::uint64_t layout::choose_packed_below() const {
+  const std::uint64_t most = most_packed_chunks * std::min(chunk_bytes_, limits::shard_bytes);
+  std::uint64_t below_chunk = 0;
+  for (const tensor_spec& tensor : tensors_) {
+    const std::uint64_t bytes = *tensor.bytes();
+    if (bytes < chunk_bytes_) below_chunk += std::min(bytes, most);
+    if (below_chunk > most) return std::max<std::uint64_t>(1, chunk_bytes_ / 4);
+  }
+  return chunk_bytes_;
+}
+
 TENSORHUB_DECL void layout::place_tensors() {
   packed_offsets_.resize(tensors_.size());
   std::uint64_t packed = 0;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const std::uint64_t bytes = *tensors_[i].bytes();
-    if (bytes >= chunk_bytes_) continue;
+    if (bytes >= packed_below_bytes_) continue;
     packed_offsets_[i] = packed;
     packed += (bytes + packed_alignment_bytes - 1) / packed_alignment_bytes * packed_alignment_bytes;
     if (packed > limits::shard_bytes) refuse_size();  // refuses before the sum can wrap
