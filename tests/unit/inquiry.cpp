@@ -102,6 +102,18 @@ TEST_CASE("inquiry: without an answer a call ends at its deadline, or when it is
   CHECK(s.only_result().outcome.code == errc::cancelled);
 }
 
+TEST_CASE("inquiry: a server that says that it lives, and no more, is not one that does not answer") {
+  for (const bool lives : {true, false}) {
+    scene s;
+    static_cast<void>(s.core.describe(s.now, "m", 0, s.now + 2s));
+    if (lives) s.answer({}, messages::version_push{});
+    s.pass(3s);
+    const messages::status outcome = s.only_result().outcome;
+    CHECK(outcome.code == (lives ? errc::timed_out : errc::disconnected));
+    CHECK((outcome.sentence.find("does not answer") == std::string::npos) == lives);
+  }
+}
+
 TEST_CASE("inquiry: a silent server is given up, but not for the silence before a question") {
   scene s{2};
   s.pass(1min);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -70,6 +71,8 @@ class driver {
     output_.clear();
   }
 
+  /// How often the session has asked for a new connection to its only server. No other action counts these.
+  std::size_t new_connections = 0;
   /// The next action, which must be of this type.
   template <typename Action>
   [[nodiscard]] Action action() {
@@ -209,7 +212,13 @@ class driver {
     return out;
   }
   void take_actions() {
-    for (auto& one : core.take_actions()) actions_.push_back(std::move(one));
+    for (auto& one : core.take_actions()) {
+      const auto* order = get_if<session_actions::use_server>(&one);
+      if (order != nullptr && core.options().servers == 1)
+        ++new_connections;
+      else
+        actions_.push_back(std::move(one));
+    }
   }
 
   layout shape_{{{"wq", dtype::f32, {8, 8}}, {"norm", dtype::f32, {8}}}, 1024};

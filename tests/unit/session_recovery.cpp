@@ -128,6 +128,47 @@ TEST_CASE("session: a silent server is given up, also by calls that end before i
   CHECK(worker.action<session_actions::use_server>().index == 1);
 }
 
+TEST_CASE("session: the silence of the only server asks for a new connection, and all is sent again") {
+  driver worker;
+  worker.join();
+  worker.pass_heard(60s);
+  static_cast<void>(worker.core.update(worker.now, latest, worker.in(60s)));
+  worker.clear_output();
+  worker.pass(defaults::server_timeout + 1ms);
+  CHECK(worker.no_action());
+  CHECK(worker.new_connections == 1);
+  CHECK(worker.core.joined());
+  bool is_repeated = false, has_beat = false;
+  for (const messages::envelope& each : worker.core.take_output()) {
+    is_repeated = is_repeated || holds_alternative<messages::update_request>(each.body);
+    has_beat = has_beat || holds_alternative<messages::heartbeat_request>(each.body);
+  }
+  CHECK(is_repeated);
+  CHECK(has_beat);
+  worker.pass(defaults::server_timeout - 2ms);
+  CHECK(worker.no_action());
+  CHECK(worker.new_connections == 1);
+  worker.pass(3ms);
+  CHECK(worker.no_action());
+  CHECK(worker.new_connections == 2);
+}
+
+TEST_CASE("session: a server that wants few heartbeats is not silent between them") {
+  driver worker{[](session_options& how) {
+    how.servers = 2;
+    how.server_timeout = 2000ms;
+  }};
+  static_cast<void>(worker.core.join(worker.now, worker.in(30s)));
+  static_cast<void>(worker.sent_body<messages::join_request>());
+  messages::join_reply reply = driver::joined_reply();
+  reply.heartbeat_interval_ms = 10'000;
+  worker.answer(reply);
+  worker.pass(19s);
+  CHECK(worker.no_action());
+  worker.pass(1001ms);
+  CHECK(worker.action<session_actions::use_server>().index == 1);
+}
+
 TEST_CASE("session: a worker that is back at a server that knows it still asks whether it is taken back") {
   driver worker{[](session_options& how) {
     how.servers = 2;

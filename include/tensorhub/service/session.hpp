@@ -167,9 +167,12 @@ class session : public session_detail::operations {
 
   void on_push(time_point now, const messages::goodbye_push& push);
 
-  /// Switches to the next server of the list. That server does not know this worker and will answer with a
-  /// goodbye.
-  void try_next_server(time_point now) { move_to_server(now, order_next_server()); }
+  /// Switches to the next server of the list, which does not know this worker and will answer with a goodbye;
+  /// or connects anew to the only one.
+  void try_next_server(time_point now) { turn_to_server(now, order_next_server()); }
+  /// What was sent and not answered may be lost with the connection: it is sent again.
+  void turn_to_server(time_point now, std::size_t index);
+  [[nodiscard]] time_point silence_ends() const noexcept { return patience(2 * heartbeat_interval_); }
   /// This server does not take the worker over. Workers of one process share a connection, and each may be
   /// refused where another one belongs: a session that all servers have refused pauses for a server_timeout.
   void go_elsewhere(time_point now);

@@ -49,8 +49,8 @@ inline constexpr int most_arriving = 4096;
 /// so long, and is made again: the kernel alone would try for a quarter of an hour, and less and less often,
 /// so that a machine that is back is noticed late. A peer to which nothing is sent is asked (keep-alive).
 inline constexpr std::chrono::milliseconds peer_silence{60'000};
-/// For the same reason an attempt to connect is begun anew after it.
-inline constexpr std::chrono::milliseconds connect_attempt{3'000};
+/// For the same reason an attempt to connect is begun anew after it: the kernel asks twice in that time.
+inline constexpr std::chrono::milliseconds connect_attempt{2'000};
 /// A connection is served by one of them, so strangers' handshakes delay the others' connections less.
 inline constexpr int server_io_threads = 2;
 

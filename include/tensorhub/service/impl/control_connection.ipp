@@ -95,14 +95,15 @@ class control_connection::loop {
   void use_server(std::size_t index) {
     {
       const std::lock_guard lock{mutex_};
-      wanted_ = index % addresses_.size();
+      told_.wanted = index % addresses_.size();
+      told_.is_silent = addresses_.size() == 1;
     }
     signal_.raise();
   }
 
   [[nodiscard]] std::string trouble() const {
     const std::lock_guard lock{mutex_};
-    return trouble_;
+    return told_.trouble;
   }
 
  private:
@@ -131,6 +132,7 @@ class control_connection::loop {
     poll_handshake_events();
     step_ends();
     if (move_to_wanted_server()) step_ends();
+    leave_silent_connection();
     send_all();
     detail::wait_for_input(socket_, signal_, clock_.now(), std::min(due_, connects_again()),
                            &handshakes_.socket());
@@ -149,7 +151,7 @@ class control_connection::loop {
     std::size_t next = 0;
     {
       const std::lock_guard lock{mutex_};
-      next = wanted_;
+      next = told_.wanted;
     }
     if (next == current_) return false;
     try {
@@ -160,7 +162,7 @@ class control_connection::loop {
     }  // they are of the server that is left
     {
       const std::lock_guard lock{mutex_};
-      trouble_.clear();
+      told_.trouble.clear();
     }
     seen_.has_address = true;
     const std::lock_guard lock{ends_mutex_};
@@ -201,10 +203,11 @@ class control_connection::loop {
       seen_.has_answered = seen_.has_answered || decoded.ok();
       {
         const std::scoped_lock lock{mutex_, ends_mutex_};
-        trouble_.clear();
+        told_.trouble.clear();
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
+      if (decoded.ok()) silence_ = {};
       if (decoded.ok())
         deliver(decoded.message);
       else
@@ -233,7 +236,7 @@ class control_connection::loop {
       detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
       {
         const std::lock_guard lock{mutex_};
-        trouble_ = trouble.why.sentence;
+        told_.trouble = trouble.why.sentence;
       }
       if (!trouble.certain) continue;
       const std::lock_guard lock{ends_mutex_};
@@ -241,7 +244,9 @@ class control_connection::loop {
       if (!is_refused_) connects_again_ = clock_.now() + std::chrono::seconds{1};
       if (is_refused_) say_goodbye(std::move(trouble.why));
     }
-    if (clock_.now() < connects_again()) return;
+    if (clock_.now() >= connects_again()) connect_again();
+  }
+  void connect_again() {
     {
       const std::lock_guard lock{ends_mutex_};
       connects_again_ = time_point::never();
@@ -255,6 +260,20 @@ class control_connection::loop {
     } catch (const zmq::error_t&) {  // cannot happen: the same address has worked before
     }
   }
+  /// The only server has been silent. If a link was cut, the kernel tries a connection less and less often,
+  /// and would notice late that it is back. A server that is slow or stopped is not asked more and more.
+  void leave_silent_connection() {
+    {
+      const std::lock_guard lock{mutex_};
+      if (!std::exchange(told_.is_silent, false)) return;
+    }
+    const time_point now = clock_.now();
+    if (now < silence_.left_at + silence_.patience) return;
+    silence_.patience =
+        silence_.left_at == time_point{} ? first_patience : std::min(2 * silence_.patience, most_patience);
+    silence_.left_at = now;
+    connect_again();
+  }
   /// `is_attempt`: ZeroMQ has had an address to connect to. Else it will try again after a pause.
   void note_attempt(bool is_attempt) {
     const bool has_address = std::exchange(seen_.has_address, is_attempt) || is_attempt;
@@ -265,9 +284,9 @@ class control_connection::loop {
         "this process has no descriptor left to connect with";
     const std::lock_guard lock{mutex_};
     if (!has_address)
-      trouble_ = unknown;
-    else if (trouble_ == unknown)
-      trouble_.clear();
+      told_.trouble = unknown;
+    else if (told_.trouble == unknown)
+      told_.trouble.clear();
   }
   [[nodiscard]] time_point connects_again() const {
     const std::lock_guard lock{ends_mutex_};
@@ -314,6 +333,8 @@ class control_connection::loop {
     sending_.clear();
   }
 
+  static constexpr duration first_patience = std::chrono::seconds{2};
+  static constexpr duration most_patience = std::chrono::seconds{30};
   /// Of these ZeroMQ says nothing where the name of a host cannot be resolved.
   static constexpr int attempts = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CLOSED;
 
@@ -321,8 +342,11 @@ class control_connection::loop {
   const std::vector<std::string> addresses_;  ///< of servers that may take over from each other
   steady_clock clock_;
   mutable std::mutex mutex_;
-  std::size_t wanted_ = 0;  ///< guarded by mutex_
-  std::string trouble_;     ///< guarded by mutex_
+  struct {
+    std::size_t wanted = 0;  ///< index of a server
+    bool is_silent = false;  ///< an end has waited in vain for the only server
+    std::string trouble{};
+  } told_;  ///< guarded by mutex_
   /// Held while ends are called, so that none is called after `remove`.
   mutable std::mutex ends_mutex_;
   std::vector<control_end*> ends_;              ///< guarded by ends_mutex_, as the next four
@@ -335,6 +359,11 @@ class control_connection::loop {
     bool has_answered = false;  ///< some server, once
     bool has_address = false;   ///< ZeroMQ has had one since its last pause
   } seen_;
+  /// Since the server was heard; a connection was left at `left_at`, the next one is after `patience`.
+  struct {
+    time_point left_at{};
+    duration patience{};
+  } silence_;
   time_point due_ = time_point::never();  ///< when an end wants to be stepped
   std::vector<messages::envelope> sending_;
   const std::optional<client_security> security_;

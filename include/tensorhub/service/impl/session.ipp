@@ -104,7 +104,7 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
 
 TENSORHUB_DECL void session::advance(time_point now) {
   end_late_joins(now);
-  if (now >= std::min(patience(), contact_.rejoins_at)) try_next_server(now);
+  if (now >= std::min(silence_ends(), contact_.rejoins_at)) try_next_server(now);
   outbox_.repeat(now, joined_);
   end_late_requests(now);
   advance_operation(now);
@@ -119,7 +119,7 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
   time_point next = outbox_.next_deadline(joined_);
   if (joined_) next = std::min(next, next_heartbeat_);
   for (const session_detail::waiting_join& each : joins_) next = std::min(next, each.deadline);
-  next = std::min({next, patience(), contact_.rejoins_at});
+  next = std::min({next, silence_ends(), contact_.rejoins_at});
   return std::min(next, operation_deadline());
 }
 
@@ -265,7 +265,10 @@ TENSORHUB_DECL void session::go_elsewhere(time_point now) {
 }
 
 TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
-  if (index == contact_.server) return;
+  if (index != contact_.server) turn_to_server(now, index);
+}
+
+TENSORHUB_DECL void session::turn_to_server(time_point now, std::size_t index) {
   contact_.turn_to(index, now);
   if (joined_) outbox_.heartbeat();
   const bool waits = std::exchange(contact_.rejoins_at, time_point::never()) != time_point::never();

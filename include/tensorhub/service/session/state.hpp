@@ -125,9 +125,11 @@ class state {
     if (!joined_ && outbox_.empty()) contact_.note_idle(now);
   }
 
-  /// The time until which the server may be silent; never: there is no other server, or no open request.
-  [[nodiscard]] time_point patience() const noexcept;
-  /// Orders the connection to use the next server of the list; the session itself has to move there.
+  /// The time until which the server may be silent; never: no request is open. `usual`: as long as it is
+  /// where nothing is wrong.
+  [[nodiscard]] time_point patience(duration usual = {}) const noexcept;
+  /// Orders the connection to use the next server of the list, or to connect anew to the only one; the
+  /// session itself has to move there.
   [[nodiscard]] std::size_t order_next_server();
 
   /// The number of the running call; zero while the server has not announced it.

@@ -14,7 +14,8 @@ TENSORHUB_DECL void state::raise_epoch(std::uint64_t announced) {
 }
 
 TENSORHUB_DECL messages::status state::late(time_point now, const std::string& what) const {
-  const bool silent = now - contact_.heard > std::chrono::nanoseconds{4 * options_.request_retry} || !joined_;
+  const bool is_new = contact_.heard == time_point{};
+  const bool silent = is_new || now - contact_.heard > std::chrono::nanoseconds{4 * options_.request_retry};
   if (silent) {
     return {errc::disconnected, "the deadline passed while waiting for " + what +
                                     ", and the reference server at " + options_.server + " does not answer" +
@@ -29,9 +30,10 @@ TENSORHUB_DECL void state::end_late_requests(time_point now) {
   if (!ended.empty()) note_if_idle(now);
 }
 
-TENSORHUB_DECL time_point state::patience() const noexcept {
-  if (options_.servers < 2 || fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
-  return std::max(contact_.heard, contact_.asked_since) + options_.server_timeout;
+TENSORHUB_DECL time_point state::patience(duration usual) const noexcept {
+  if (fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
+  if (contact_.asked_since > contact_.heard) return contact_.asked_since + options_.server_timeout;
+  return contact_.heard + std::max<duration>(options_.server_timeout, usual);
 }
 
 TENSORHUB_DECL std::size_t state::order_next_server() {
