@@ -15,7 +15,7 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 /// has a credit left, or may be displaced. Of those that may be chosen, none is in a nearer class, but that
 /// the last sources of a reader come from outside of its rack where they can; within the class none has a
 /// credit while the chosen one has not, and none has fewer leases, a publisher counting behind all others;
-/// but on the own host those that have every chunk come first.
+/// but on the own host, and from another datacenter, those that have every chunk come first.
 template <scheduler S>
 violations nearest_class_is_chosen() {
   violations seen;
@@ -55,13 +55,14 @@ violations nearest_class_is_chosen() {
       seen.require(is_full(other) || !is_full(chosen),
                    "a free one of the same class was there (seed " + std::to_string(seed) + ")");
       if (is_full(other) != is_full(chosen)) continue;
-      const auto is_partial_here = [&](const source_candidate& c) {
-        return locality_between(*call.query.location, *c.location) == locality::same_host &&
-               c.chunks_held < c.chunks;
+      const auto lacks_chunks = [&](const source_candidate& c) {
+        const locality at = locality_between(*call.query.location, *c.location);
+        const bool wants_all = at == locality::same_host || at == locality::other_datacenter;
+        return wants_all && c.chunks_held < c.chunks;
       };
-      seen.require(is_partial_here(other) || !is_partial_here(chosen),
-                   "one of the same host that has everything was there (seed " + std::to_string(seed) + ")");
-      if (is_partial_here(other) != is_partial_here(chosen)) continue;
+      seen.require(lacks_chunks(other) || !lacks_chunks(chosen),
+                   "one as near that has everything was there (seed " + std::to_string(seed) + ")");
+      if (lacks_chunks(other) != lacks_chunks(chosen)) continue;
       seen.require(other.publisher || !chosen.publisher,
                    "a publisher was not relieved (seed " + std::to_string(seed) + ")");
       seen.require(other.publisher != chosen.publisher || other.leases >= chosen.leases,

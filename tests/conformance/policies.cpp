@@ -121,6 +121,23 @@ TEST_CASE(
   CHECK(policy.choose(call.query, call.candidates).index == 0);
 }
 
+TEST_CASE(
+    "nearest_source: a third datacenter reads from the first one, not from what the second one receives") {
+  scheduler_call call;
+  call.read_from(incarnation{9}, {.datacenter = "third"});
+  source_candidate receiving = candidate(1);
+  receiving.chunks_held = 63;
+  call.offer(receiving, {.datacenter = "second"});
+  call.offer(candidate(2, 3, true), {.datacenter = "first"});
+  nearest_source policy{{.most = {4, 4}}};
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
+  call.candidates[0].chunks_held = call.candidates[0].chunks;
+  CHECK(policy.choose(call.query, call.candidates).index == 0);
+  call.candidates[0].chunks_held = 0;
+  call.candidates[1].leases = 4;
+  CHECK(policy.choose(call.query, call.candidates).index == 0);
+}
+
 TEST_CASE("nearest_source relieves the trainer as soon as a rollout is as near and has a credit") {
   scheduler_call call;
   call.read_from(incarnation{9}, {.datacenter = "d"});

@@ -3,13 +3,13 @@
 /// The default scheduler: chooses the least loaded source of the nearest class, and a trainer only if no
 /// rollout is as good.
 ///
-/// Order of comparison: locality class, has a credit left, on the own host has every chunk, publisher last,
-/// leases, spot last, fewer missing chunks, then the order of the candidates. If no worker in the nearest
-/// class has a credit left, the new reader displaces a reader of a source in that class. The graph of
-/// sources and readers therefore stays a random graph in which every worker has `sources` sources and
-/// `credits` readers, however the readers arrive; such graphs carry pipelined replication at nearly the
-/// full rate of all links (P. Ganesan and M. Seshadri, "On cooperative content distribution and the price
-/// of barter", ICDCS 2005).
+/// Order of comparison: locality class, has a credit left, has every chunk (on the own host, and in another
+/// datacenter), publisher last, leases, spot last, fewer missing chunks, then the order of the candidates. If
+/// no worker in the nearest class has a credit left, the new reader displaces a reader of a source in that
+/// class. The graph of sources and readers therefore stays a random graph in which every worker has `sources`
+/// sources and `credits` readers, however the readers arrive; such graphs carry pipelined replication at
+/// nearly the full rate of all links (P. Ganesan and M. Seshadri, "On cooperative content distribution and
+/// the price of barter", ICDCS 2005).
 ///
 /// At least one source of each reader is outside its rack, if there is one: otherwise few links would feed
 /// the whole rack.
@@ -17,6 +17,10 @@
 /// On its own host a reader needs no link of the network: there it reads from a worker that has every
 /// chunk, the publisher or not, and from nobody else, because relays would cost processor time and memory
 /// bandwidth only. The readers beyond that worker's credits trade with each other, as elsewhere.
+///
+/// The one reader of a datacenter that reads from another one has one source there. If that source were
+/// still receiving, from a third datacenter, its link would slow down both: paths between datacenters have
+/// little in common.
 
 #include <algorithm>
 #include <tuple>
@@ -32,8 +36,9 @@ class nearest_source {
     const locality distance = locality_between(*query.location, *c.location);
     const bool is_too_near = enough_nearby && distance < locality::same_datacenter;
     const bool is_full = c.leases >= most_.credits;
-    const bool is_partial_here = distance == locality::same_host && c.chunks_held < c.chunks;
-    return std::tuple{is_too_near, distance, is_full, is_partial_here,
+    const bool wants_all = distance == locality::same_host || distance == locality::other_datacenter;
+    const bool lacks_chunks = wants_all && c.chunks_held < c.chunks;
+    return std::tuple{is_too_near, distance, is_full, lacks_chunks,
                       c.publisher, c.leases, c.spot,  c.chunks - c.chunks_held};
   }
 
