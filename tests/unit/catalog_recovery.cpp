@@ -37,6 +37,16 @@ TEST_CASE("recovery: latest waits for who holds it, also if the count says that 
     come_back(server, 13, "trainer", 2, 2, 2);
     CHECK(server.sources_of(reader, asked).front().version == version_number{2});
   }
+  SUBCASE("whose time is over before that hears why") {
+    const incarnation other = come_back(server, 13, "rollout-2", {}, 2, 0);
+    const auto hasty = server.update(other, exactly(2), 300ms);
+    server.pass_alive(400ms, {incarnation{11}, reader, other});
+    const auto reply = server.answer<messages::update_reply>(other, hasty);
+    REQUIRE(reply.has_value());
+    CHECK(
+        reply->result.sentence.find("this server has just begun, and not all workers have told it what they "
+                                    "hold") != std::string::npos);
+  }
   SUBCASE("who has gone: then it is what there is, after the grace") {
     server.pass_alive(4900ms, {incarnation{11}, reader});
     CHECK_FALSE(server.answer<messages::update_reply>(reader, asked).has_value());

@@ -1093,6 +1093,17 @@ TEST_CASE("catalog: prefer_local takes only what its datacenter has, and keeps w
   REQUIRE(kept.has_value());
   CHECK(kept->keep);
   CHECK(kept->version == version_number{1});
+  auto wanted = s.server.update_message(s.y, exactly(2), 300ms);
+  wanted.reach = messages::update_reach::prefer_local;
+  const auto sequence = s.server.send(s.y, std::move(wanted));
+  s.server.pass_alive(400ms, {s.x, s.y, s.z, s.trainer});
+  const auto refused = s.server.answer<messages::update_reply>(s.y, sequence);
+  REQUIRE(refused.has_value());
+  CHECK(refused->result.code == errc::timed_out);
+  CHECK(refused->result.sentence ==
+        "no version (exactly 2) of model 'policy' became available; the latest was 2, but no worker of this "
+        "shard's datacenter holds it, and the call asked for those alone (prefer_local): does a seeder run "
+        "there?");
   // Somebody brings it into the datacenter.
   s.server.finish(s.z, s.server.start_update(s.z));
   const auto local = s.server.sources_of(s.y, ask(s.y));

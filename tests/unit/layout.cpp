@@ -313,6 +313,10 @@ TEST_CASE("layout: the first difference is a sentence that names it") {
   CHECK(from_the_models(both, layout{{{"wq", dtype::f32, {8, 8}}, {"bias", dtype::bf16, {9}}}, chunk}) ==
         "tensor 1: 'norm' f32 [8] in this worker, 'bias' bf16 [9] in the model");
   CHECK(from_the_models(both, one) == "tensor 1: 'norm' f32 [8] in this worker, nothing in the model");
+  const layout compiled{{{"_orig_mod.wq", dtype::f32, {8, 8}}}, chunk};
+  CHECK(from_the_models(compiled, one) ==
+        "tensor 0: '_orig_mod.wq' f32 [8, 8] in this worker, 'wq' f32 [8, 8] in the model; one of the two "
+        "modules is wrapped (torch.compile, DDP, FSDP): add the module inside, or names of your own");
   CHECK(from_the_models(one, both) == "tensor 1: nothing in this worker, 'norm' f32 [8] in the model");
 }
 

@@ -47,8 +47,9 @@ class refusal_watch {
     if (count <= said_ || now < next_) return std::nullopt;
     next_ = now + std::chrono::seconds{1};
     return "this process has refused " + std::to_string(count - said_.exchange(count)) +
-           " data connections without a valid capability (" + std::to_string(count) +
-           " since the start): a client without a lease knows its address";
+           " data connections (" + std::to_string(count) +
+           " since the start): a client without a lease knows its address, or the certificate of a worker is "
+           "not trusted here";
   }
 
  private:

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -117,6 +118,18 @@ struct core {
     for (auto from = model.versions.lower_bound(model.before.latest); from != model.versions.end(); ++from)
       if (from->second.complete_replicas > 0) return false;
     return bool{model.before.latest};
+  }
+
+  /// The end of a sentence about a version that did not come.
+  [[nodiscard]] std::string what_there_is(const model_state& model, const version_selector& selector) const {
+    std::string out =
+        model.latest_ever ? "the latest was " + to_string(model.latest_ever) : "none is known yet";
+    if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
+        accepts(selector, model.latest_seen))
+      out += ", and of " + to_string(model.latest_seen) + " only some shards were published";
+    if (recovering(model))
+      out += "; this server has just begun, and not all workers have told it what they hold";
+    return out;
   }
 
   /// A holder that lets go of the version waits for a shard that has not called.

@@ -208,13 +208,17 @@ class publishing {
     const bool may_be_known = version == model.before.latest;
     if (record == model.versions.end() && version <= model.latest_seen && !may_be_known) {
       return {errc::version_conflict, "version " + to_string(version) + " goes backwards: version " +
-                                          to_string(model.latest_seen) + " was published already"};
+                                          to_string(model.latest_seen) +
+                                          " was published already; a trainer that begins again at an earlier "
+                                          "step calls roll_back_to() first"};
     }
     if (record != model.versions.end()) {
       if (!versions::may_have_root(worker, held)) {
         return {errc::version_conflict,
                 "version " + to_string(version) + " was published with other bytes in shard " +
-                    to_string(worker.shard) + ": the same version has the same bytes for ever"};
+                    to_string(worker.shard) +
+                    ": the same version has the same bytes for ever; publish under a new number, or, after a "
+                    "restart from an earlier step, call roll_back_to() first"};
       }
     }
     return {};

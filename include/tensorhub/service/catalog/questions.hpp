@@ -158,7 +158,7 @@ class questions {
           *worker, waiter.sequence,
           messages::version_reply{
               {errc::timed_out, "no version (" + to_string(waiter.selector) + ") of model '" + model.name +
-                                    "' appeared; " + what_there_is(model, waiter.selector)},
+                                    "' appeared; " + core_.what_there_is(model, waiter.selector)},
               {}});
     } else {
       return false;

@@ -512,16 +512,6 @@ struct model_state {
   return is_void(model.keeps, version);
 }
 
-/// The end of a sentence about a version that did not come.
-[[nodiscard]] inline std::string what_there_is(const model_state& model, const version_selector& selector) {
-  std::string out =
-      model.latest_ever ? "the latest was " + to_string(model.latest_ever) : "none is known yet";
-  if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
-      accepts(selector, model.latest_seen))
-    out += ", and of " + to_string(model.latest_seen) + " only some shards were published";
-  return out;
-}
-
 /// The fields of a log line that describe this worker.
 [[nodiscard]] inline log_fields about(const worker_state& worker) {
   log_fields out;

@@ -239,10 +239,8 @@ class stuck {
                     const std::string& call) const {
     entry.version = selector.version;
     entry.advice = call + " waits for a version (" + to_string(selector) +
-                   ") that some replica holds completely; " + what_there_is(model, selector) +
-                   ": a trainer must publish it";
-    if (core_.recovering(model))
-      entry.advice += "; this server has just taken over, and not all workers have told it what they hold";
+                   ") that some replica holds completely: a trainer must publish it; " +
+                   core_.what_there_is(model, selector);
   }
 
   /// Null: the worker has not waited long enough to be listed.

@@ -107,15 +107,22 @@ class update_deadlines {
     });
   }
 
-  [[nodiscard]] static messages::status waited_in_vain(const operation_state& operation,
-                                                       const member_state& member, std::uint32_t shard) {
+  [[nodiscard]] messages::status waited_in_vain(const operation_state& operation, const member_state& member,
+                                                std::uint32_t shard) const {
     const model_state& model = *operation.replica->model;
     if (operation.is_decided() || operation.starved != 0)
       return {errc::timed_out, "no source of version " + to_string(operation.version) + " of model '" +
                                    model.name + "' became free in time for shard " + std::to_string(shard) +
                                    " of replica '" + operation.replica->name + "'"};
-    return {errc::timed_out, "no version (" + to_string(member.selector) + ") of model '" + model.name +
-                                 "' became available; " + what_there_is(model, member.selector)};
+    std::string sentence = "no version (" + to_string(member.selector) + ") of model '" + model.name +
+                           "' became available; " + core_.what_there_is(model, member.selector);
+    const auto latest = model.versions.find(model.latest_ever);
+    if (member.reach == messages::update_reach::prefer_local && latest != model.versions.end() &&
+        latest->second.complete_replicas > 0 && accepts(member.selector, model.latest_ever))
+      sentence +=
+          ", but no worker of this shard's datacenter holds it, and the call asked for those alone "
+          "(prefer_local): does a seeder run there?";
+    return {errc::timed_out, std::move(sentence)};
   }
   [[nodiscard]] messages::status came_too_late(const operation_state& operation, std::uint32_t shard) const {
     std::string out = "shard " + std::to_string(shard) + " of replica '" + operation.replica->name +

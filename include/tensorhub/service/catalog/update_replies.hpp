@@ -3,6 +3,7 @@
 /// The three answers to a call of update(): a refusal, "the held version is the right one", and a list of
 /// sources; and the status when no source is left.
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,8 +47,14 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
   if (reason == errc::system_failed)
     return {reason, "shard " + to_string(reader.shard) + " of version " + to_string(operation.version) +
                         " cannot be read, for a reason of the reader's own machine: " + detail};
-  return {errc::unavailable, "no remaining source holds shard " + to_string(reader.shard) + " of version " +
-                                 to_string(operation.version) +
+  const auto record = reader.model->versions.find(operation.version);
+  const std::size_t holders = record == reader.model->versions.end()
+                                  ? 0
+                                  : record->second.sources[reader.shard.index]->complete_count();
+  const std::string what = "shard " + to_string(reader.shard) + " of version " + to_string(operation.version);
+  return {errc::unavailable, (holders == 0 ? "no remaining source holds " + what
+                                           : what + " cannot be read from any of the workers that hold it (" +
+                                                 std::to_string(holders) + "): each has failed this reader") +
                                  (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
 }
 

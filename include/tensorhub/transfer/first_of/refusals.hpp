@@ -21,7 +21,12 @@ namespace tensorhub::inline TENSORHUB_MODE::first_of_detail {
 /// Members and reasons, in order. Not thread-safe.
 class refusals {
  public:
-  void add(std::string_view member, std::string why) { all_.emplace_back(member, std::move(why)); }
+  /// `why` may begin with the member's name, as the errors of transports do.
+  void add(std::string_view member, std::string why) {
+    const std::string named = std::string{member} + ": ";
+    while (why.starts_with(named)) why.erase(0, named.size());
+    all_.emplace_back(member, std::move(why));
+  }
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
   [[nodiscard]] std::string of(std::string_view member) const;
   /// "verbs: no device; tcp: refused".

@@ -60,7 +60,8 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
       header->segment_count != layout_->segments().size()) {
     return lost(slot, errc::protocol_mismatch, "what was read is not a control block of this layout");
   }
-  if (!matches(*header, from)) return lost(slot, errc::contract_broken, changed(*header, from.facts));
+  if (!matches(*header, from))
+    return lost(slot, code_of_change(*header, from.facts), changed(*header, from.facts));
   // What an open version has shown is compared with its root by `settle`; its chunks with the table.
   if (options_.needs_root && !from.facts.root && !options_.open)
     return lost(slot, errc::corrupt, "the server names no root digest of this version");
@@ -209,7 +210,8 @@ TENSORHUB_DECL bool pull::look_arrived(channel_id id, completion_status status,
   if (status != completion_status::ok)
     return lost(c.slot, errc_of(status), "reading the control block again: " + text(status));
   if (!header) return lost(c.slot, errc::contract_broken, "the source no longer shows a control block");
-  if (!matches(*header, from)) return lost(c.slot, errc::contract_broken, changed(*header, from.facts));
+  if (!matches(*header, from))
+    return lost(c.slot, code_of_change(*header, from.facts), changed(*header, from.facts));
   if (from.state == source_state::reading) {
     from.seen = true;
     from.state = source_state::unknown;
@@ -306,8 +308,17 @@ TENSORHUB_DECL bool pull::is_early(const control_header& header, const pull_sour
           (header.epoch == facts.epoch && header.state == static_cast<std::uint64_t>(control_state::empty)));
 }
 
+TENSORHUB_DECL errc pull::code_of_change(const control_header& header, const pull_source& facts) noexcept {
+  const bool shows_other = header.epoch == facts.epoch && header.version != facts.version.value;
+  const bool has_ended = facts.receiving && header.holder == facts.holder.value && !shows_other;
+  return has_ended ? errc::unavailable : errc::contract_broken;
+}
+
 TENSORHUB_DECL std::string pull::changed(const control_header& header, const pull_source& facts) {
   if (header.holder != facts.holder.value) return "another process has replaced the source";
+  if (header.epoch == facts.epoch)
+    return "the source shows version " + to_string(facts.version) +
+           " no longer: its own update to it has failed, or it has withdrawn it";
   return "the source withdrew version " + to_string(facts.version) + " during the read (epoch " +
          std::to_string(facts.epoch) + " -> " + std::to_string(header.epoch) + ")";
 }

@@ -139,6 +139,25 @@ TENSORHUB_DECL std::vector<chunk_index> chunks_of(const layout& shape, std::span
   return chunks;
 }
 
+namespace layout_detail {
+/// A hint if two names differ in what a wrapper of a torch module puts before, or between, its parts; else
+/// empty.
+[[nodiscard]] inline std::string_view hint_of_names(std::string_view one, std::string_view other) {
+  for (const std::string_view part : {"_orig_mod.", "module.", "_fsdp_wrapped_module."}) {
+    const auto without = [part](std::string_view name) {
+      std::string out{name};
+      for (auto at = out.find(part); at != std::string::npos; at = out.find(part)) out.erase(at, part.size());
+      return out;
+    };
+    if (one != other && without(one) == without(other))
+      return "; one of the two modules is wrapped (torch.compile, DDP, FSDP): add the module inside, or "
+             "names "
+             "of your own";
+  }
+  return {};
+}
+}  // namespace layout_detail
+
 TENSORHUB_DECL std::string first_difference(const layout& own, const layout& other,
                                             std::string_view the_other) {
   const auto differ = [&](const std::string& ours, const std::string& theirs) {
@@ -151,8 +170,11 @@ TENSORHUB_DECL std::string first_difference(const layout& own, const layout& oth
   };
   const auto ours = own.tensors(), theirs = other.tensors();
   for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
-    if (i >= ours.size() || i >= theirs.size() || ours[i] != theirs[i])
-      return "tensor " + std::to_string(i) + ": " + differ(text(ours, i), text(theirs, i));
+    const bool is_in_both = i < ours.size() && i < theirs.size();
+    if (is_in_both && ours[i] == theirs[i]) continue;
+    std::string out = "tensor " + std::to_string(i) + ": " + differ(text(ours, i), text(theirs, i));
+    if (is_in_both) out += layout_detail::hint_of_names(ours[i].name, theirs[i].name);
+    return out;
   }
   return {};
 }
