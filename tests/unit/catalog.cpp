@@ -430,9 +430,10 @@ TEST_CASE("catalog: versions do not go backwards and do not start at zero") {
   server.unpublish({1}, 5);
   const auto backwards = server.publish({1}, 4);
   CHECK(backwards.code == errc::version_conflict);
-  CHECK(backwards.sentence ==
-        "version 4 goes backwards: version 5 was published already; a trainer that begins again at an earlier "
-        "step calls roll_back_to() first");
+  CHECK(
+      backwards.sentence ==
+      "version 4 goes backwards: version 5 was published already; a trainer that begins again at an earlier "
+      "step calls roll_back_to() first");
   CHECK(server.publish({1}, 6).ok());
 }
 
