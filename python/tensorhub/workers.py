@@ -23,11 +23,12 @@ import socket
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from tensorhub import _core
 from tensorhub.errors import Error, InvalidArgument
 from tensorhub.lifetime import Closable
+from tensorhub.modules import Module, WatchedModule
 from tensorhub.reports import (
     InstallReport,
     Model,
@@ -75,14 +76,6 @@ Mode = Literal["in_place", "staged", "double_buffered"]
 * `staged`: beside its tensors; `install` copies what was staged over them. One more copy of the shard in host memory.
 * `double_buffered`: into one of two memories of the library's own; `install` flips them.
 """
-
-
-@runtime_checkable
-class Module(Protocol):
-    """What is used of a torch.nn.Module."""
-
-    def state_dict(self, *, keep_vars: bool = ...) -> Mapping[str, Any]:
-        """Names and tensors; with `keep_vars` the parameters themselves."""
 
 
 class TensorView(Protocol):
@@ -317,6 +310,10 @@ class _InPlace(_Worker):
 
     _inner: _core.Publisher | _core.Subscriber
 
+    def __init__(self, server: str | ReferenceServer, model: str, replica: str, shard: tuple[int, int]) -> None:
+        super().__init__(server, model, replica, shard)
+        self._modules: list[WatchedModule] = []
+
     def add(self, name: str, tensor: object) -> None:
         """Tells of one tensor: of torch, of numpy, or anything with `__dlpack__` or a buffer; never copied.
 
@@ -327,17 +324,29 @@ class _InPlace(_Worker):
     def add_all(self, tensors: Module | Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
         """Adds a module's parameters and persistent buffers (tied ones once, by their first name), or what is given.
 
-        After an error none of them is added. Give the module, or `named_parameters()`: `state_dict()` makes other
-        tensors over the memory of this moment, and if a parameter gets new memory later, nobody notices.
+        After an error none of them is added. Give the module: each later call that reads or writes the tensors asks it
+        (by `state_dict(keep_vars=True)`) whether it still has them, and refuses if it has others. With
+        `named_parameters()` nobody notices that a module has replaced a parameter, and with `state_dict()`, which makes
+        other tensors over the memory of this moment, not even that a parameter was given other memory.
         """
         if isinstance(tensors, Module):
-            first_names: dict[int, tuple[str, object]] = {}
-            for name, tensor in tensors.state_dict(keep_vars=True).items():
-                if name.rpartition(".")[2] != "_extra_state":  # of get_extra_state(): made anew at each call
-                    first_names.setdefault(id(tensor), (name, tensor))
-            tensors = first_names.values()
-        pairs = tensors.items() if isinstance(tensors, Mapping) else tensors
+            watched = WatchedModule(tensors)
+            self._add_pairs(watched.to_add())
+            self._modules.append(watched)
+            return
+        self._add_pairs(tensors.items() if isinstance(tensors, Mapping) else tensors)
+
+    def _add_pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
         self._inner.add_all([(_tensor_name(name), tensor) for name, tensor in pairs])
+
+    def join(self) -> None:
+        """Joins the model. Implied by the first call that needs it; call it to find errors early."""
+        self._check_modules()
+        super().join()
+
+    def _check_modules(self) -> None:
+        for each in self._modules:
+            each.check()
 
 
 class Publisher(_InPlace):
@@ -377,6 +386,7 @@ class Publisher(_InPlace):
         if isinstance(changed, str):
             raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")
         names = None if changed is None else list(changed)
+        self._check_modules()
         before = self.held_version
         try:
             return PublishReport(**self._inner.publish(_number(version), timeout, stream, names))
@@ -396,6 +406,7 @@ class Publisher(_InPlace):
         A snapshot is served until the second next one takes its memory. A trainer that publishes every tenth version
         only says `stride=10`. Costs the host memory of two shards.
         """
+        self._check_modules()
         return SnapshotReport(**self._inner.publish_snapshot(_number(version), stride, timeout, stream))
 
     @contextlib.contextmanager
@@ -625,6 +636,7 @@ class Subscriber(_InPlace):
         and `install`, and an error leaves what is live. `retry`: it is repeated while it fails with errors that are
         `retryable`, all within `timeout`; not for one of several shards, which repeat a call together.
         """
+        self._check_modules()
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
         started = time.monotonic()
@@ -652,10 +664,12 @@ class Subscriber(_InPlace):
     ) -> UpdateReport:
         """Modes `staged` and `double_buffered`: receives a version beside what is live, which stays as it is."""
         self._refuse_in_place("stage")
+        self._check_modules()
         return self._receive(version, at_least, timeout, prefer_local, retry)
 
     def install(self, timeout: float = _core.update_timeout, *, stream: object = None) -> InstallReport:
         """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
+        self._check_modules()
         return InstallReport(**self._inner.install(timeout, False, stream))
 
     def update_async(
@@ -671,6 +685,7 @@ class Subscriber(_InPlace):
         if self._mode != "in_place":
             raise _wrong_mode("update_async", "in_place (in others: stage_async, then install)")
         which = _selector(version, at_least)
+        self._check_modules()
         return Update(self._inner.receive_async(*which, timeout, prefer_local, stream))
 
     def stage_async(
@@ -684,6 +699,7 @@ class Subscriber(_InPlace):
         """Modes `staged` and `double_buffered`: begins a `stage` and returns; it can be awaited."""
         self._refuse_in_place("stage_async")
         which = _selector(version, at_least)
+        self._check_modules()
         return Update(self._inner.receive_async(*which, timeout, prefer_local, None))
 
     @property

@@ -144,6 +144,89 @@ def test_a_module_is_watched_and_its_tied_tensors_are_added_once(trainer: th.Pub
         trainer.publish(2)
 
 
+class Copied(Module):
+    """A module with a hook that makes copies."""
+
+    def state_dict(self, *, keep_vars: bool = False) -> dict[str, Torchlike]:
+        return {name: Torchlike(each.of.copy()) for name, each in self.parameters.items()}
+
+
+def zeros_like_torch(count: int = 6) -> Torchlike:
+    return Torchlike(np.zeros(count, dtype=np.float32))
+
+
+def test_a_tensor_that_a_module_has_replaced_is_refused_by_name(trainer: th.Publisher) -> None:
+    module = Module(w=zeros_like_torch(), norm=zeros_like_torch())
+    trainer.add_all(module)
+    module.parameters["w"] = Torchlike(module.parameters["w"].of)  # another view of the same memory
+    trainer.publish(1)
+    trainer.unpublish()
+    added = module.parameters["w"]
+    module.parameters["w"] = zeros_like_torch()
+    for publish in (trainer.publish, trainer.publish_snapshot):
+        with pytest.raises(th.InvalidArgument, match=r"'w' is another one in its module now.*make a new worker"):
+            publish(2)
+    with pytest.raises(th.InvalidArgument, match="'w' is another one"):
+        trainer.join()
+    module.parameters["w"] = added
+    trainer.publish(2)
+
+
+@pytest.mark.parametrize("mode", ["in_place", "staged"])
+def test_a_rollout_whose_module_has_replaced_a_tensor_is_not_updated(server: th.ReferenceServer, mode: th.Mode) -> None:
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0", mode=mode) as rollout,
+    ):
+        trainer.add("w", np.ones(6, dtype=np.float32))
+        trainer.publish(1)
+        module = Module(w=zeros_like_torch())
+        rollout.add_all(module)
+        if mode == "staged":
+            rollout.stage()
+        module.parameters["w"] = zeros_like_torch()
+        calls = [rollout.update, *([rollout.update_async] if mode == "in_place" else [rollout.stage, rollout.install])]
+        for call in calls:
+            with pytest.raises(th.InvalidArgument, match="'w' is another one in its module now"):
+                call()
+        assert (module.parameters["w"].of == 0).all()
+
+
+def test_tensors_that_a_module_ties_unties_loses_or_gains_are_refused_by_name(server: th.ReferenceServer) -> None:
+    def refused(change: Callable[[dict[str, Torchlike]], object]) -> str:
+        embedding = zeros_like_torch()
+        module = Module(embedding=embedding, tied=embedding, head=zeros_like_torch())
+        with th.Publisher(server, "policy", "trainer-0") as trainer:
+            trainer.add_all(module)
+            change(module.parameters)
+            with pytest.raises(th.InvalidArgument) as raised:
+                trainer.publish(1)
+        return raised.value.sentence
+
+    assert "'head' is another one" in refused(lambda now: now.update(head=now["embedding"]))
+    assert "'tied' is another one" in refused(lambda now: now.update(tied=zeros_like_torch()))
+    assert "'head' is not in its module any more" in refused(lambda now: now.pop("head"))
+    assert "'bias' is new in its module" in refused(lambda now: now.update(bias=zeros_like_torch()))
+
+
+def test_a_module_whose_state_dict_makes_copies_is_refused_by_name(trainer: th.Publisher) -> None:
+    with pytest.raises(th.InvalidArgument, match=r"'w' is another one each time.*named_parameters"):
+        trainer.add_all(Copied(w=zeros_like_torch()))
+
+
+def test_a_module_that_leads_back_to_its_worker_is_collected_with_it(server: th.ReferenceServer) -> None:
+    def used() -> list[weakref.ref[object]]:
+        trainer, module = th.Publisher(server, "policy", "trainer-0"), Module(w=zeros_like_torch())
+        module.worker = trainer  # type: ignore[attr-defined]
+        trainer.add_all(module)
+        trainer.publish(1)
+        return [weakref.ref(trainer), weakref.ref(module), weakref.ref(module.parameters["w"])]
+
+    seen = used()
+    gc.collect()
+    assert all(each() is None for each in seen)
+
+
 def test_every_protocol_is_taken(trainer: th.Publisher) -> None:
     trainer.add("numpy", np.zeros((3, 4), dtype=np.float16))
     trainer.add("scalar", np.zeros((), dtype=np.int64))

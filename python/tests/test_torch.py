@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -46,6 +47,56 @@ def test_modules_in_place(server: th.ReferenceServer) -> None:
         source.weight.data = torch.zeros(60, 50)  # what FSDP does
         with pytest.raises(th.InvalidArgument, match="'weight' has moved"):
             trainer.publish(3)
+
+
+def assigned(module: torch.nn.Sequential) -> None:
+    module.load_state_dict({name: tensor.clone() for name, tensor in module.state_dict().items()}, assign=True)
+
+
+def given_a_parameter(module: torch.nn.Sequential) -> None:
+    module[0].weight = torch.nn.Parameter(torch.ones(8, 8))
+
+
+def given_a_layer(module: torch.nn.Sequential) -> None:
+    module[0] = torch.nn.Linear(8, 8)
+
+
+def parametrized(module: torch.nn.Sequential) -> None:
+    torch.nn.utils.parametrizations.weight_norm(module[0])
+
+
+def tied(module: torch.nn.Sequential) -> None:
+    module[1].weight = module[0].weight
+
+
+@pytest.mark.parametrize("change", [assigned, given_a_parameter, given_a_layer, parametrized, tied])
+def test_what_a_module_has_replaced_is_refused(
+    server: th.ReferenceServer, change: Callable[[torch.nn.Sequential], None]
+) -> None:
+    source, target = (torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)) for _ in range(2))
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r") as rollout:
+        trainer.add_all(source)
+        rollout.add_all(target)
+        with trainer.published(1):
+            rollout.update()
+        change(source)
+        with pytest.raises(th.InvalidArgument, match="make a new worker"):
+            trainer.publish(2)
+        change(target)
+        with pytest.raises(th.InvalidArgument, match="make a new worker"):
+            rollout.update()
+
+
+def test_a_module_whose_hook_makes_copies_is_refused(server: th.ReferenceServer) -> None:
+    module = torch.nn.Linear(3, 3)
+    module.register_state_dict_post_hook(
+        lambda _module, found, prefix, _local: found.update({f"{prefix}bias": found[f"{prefix}bias"].clone()})
+    )
+    with th.Publisher(server, "m", "t") as trainer:
+        with pytest.raises(th.InvalidArgument, match="'bias' is another one each time"):
+            trainer.add_all(module)
+        trainer.add_all(module.named_parameters())
+        trainer.publish(1)
 
 
 def test_the_memory_of_a_parameter_is_kept(server: th.ReferenceServer) -> None:
