@@ -15,17 +15,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import functools
 import logging
 import operator
 import os
 import secrets
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
 from tensorhub import _core
+from tensorhub.autograd import WrittenTensors
 from tensorhub.errors import Error, InvalidArgument
 from tensorhub.lifetime import Closable
 from tensorhub.modules import Module, WatchedModule
@@ -319,7 +321,7 @@ class _InPlace(_Worker):
 
         All workers of a shard add the same tensors in the same order, before any other call.
         """
-        self._inner.add(_tensor_name(name), tensor)
+        self._add_pairs([(name, tensor)])
 
     def add_all(self, tensors: Module | Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
         """Adds a module's parameters and persistent buffers (tied ones once, by their first name), or what is given.
@@ -336,8 +338,10 @@ class _InPlace(_Worker):
             return
         self._add_pairs(tensors.items() if isinstance(tensors, Mapping) else tensors)
 
-    def _add_pairs(self, pairs: Iterable[tuple[str, object]]) -> None:
-        self._inner.add_all([(_tensor_name(name), tensor) for name, tensor in pairs])
+    def _add_pairs(self, pairs: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
+        named = [(_tensor_name(name), tensor) for name, tensor in pairs]
+        self._inner.add_all(named)
+        return named
 
     def join(self) -> None:
         """Joins the model. Implied by the first call that needs it; call it to find errors early."""
@@ -517,17 +521,32 @@ class Update(Closable):
     _inner: _core.Update
     _closes = 0
 
-    def __init__(self, core: _core.Update) -> None:
+    def __init__(self, core: _core.Update, ended: Callable[[bool | None], None] | None = None) -> None:
         self._inner = core
+        self._ended = ended
         super().__init__()
 
     def close(self) -> None:
         """Cancels it, and waits until it has ended."""
         self._inner.close()
+        self._see_end()
 
     def done(self) -> bool:
         """It has ended: with a result, an error, or by cancellation."""
-        return self._inner.done()
+        is_done = self._inner.done()
+        if is_done:
+            self._see_end()
+        return is_done
+
+    def _see_end(self) -> None:
+        """Says once whether it has kept what was there; None: it has no result."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return
+        kept = None
+        with contextlib.suppress(Error):
+            kept = self._inner.result()["kept"]
+        ended(kept)
 
     def progress(self) -> Progress:
         """How far it is."""
@@ -543,8 +562,12 @@ class Update(Closable):
 
     def wait(self, timeout: float = _core.update_timeout) -> UpdateReport:
         """The result, or the update's error; `TimedOut` if it still runs after `timeout`. Ctrl-C cancels it."""
-        self._inner.wait(timeout)
-        return _update_report(self._inner.result())
+        try:
+            self._inner.wait(timeout)
+            return _update_report(self._inner.result())
+        finally:
+            with contextlib.suppress(Error):  # it may be closed meanwhile
+                self.done()
 
     def tensors(self, names: Iterable[str] = (), timeout: float = _core.update_timeout) -> Iterator[tuple[str, Any]]:
         """Names and tensors as they arrive, verified, in the order of `names` (all, in the order of `add`).
@@ -557,6 +580,10 @@ class Update(Closable):
         arriving = self._inner.tensors(list(names))
         while (next_one := arriving.next(max(0.0, deadline - time.monotonic()))) is not None:
             yield next_one
+        if self._ended is not None:
+            with contextlib.suppress(Error):
+                self._inner.wait(max(0.0, deadline - time.monotonic()))
+                self.done()
 
     def __await__(self) -> Generator[Any, None, UpdateReport]:
         return self._awaited().__await__()
@@ -605,7 +632,14 @@ class Subscriber(_InPlace):
     ) -> None:
         self._inner = _core.Subscriber(_given(server, model, replica, options), mode)
         self._mode = mode
+        self._written = WrittenTensors()
         super().__init__(server, model, replica, _shard_of(options))
+
+    def _add_pairs(self, pairs: Iterable[tuple[str, object]]) -> list[tuple[str, object]]:
+        named = super()._add_pairs(pairs)
+        for _, tensor in named:
+            self._written.add(tensor)
+        return named
 
     def allocate(self, name: str, shape: Iterable[int], dtype: object) -> None:
         """Mode `double_buffered`: tells of one tensor, whose memory is the library's, as `ArenaPublisher.declare`."""
@@ -635,6 +669,7 @@ class Subscriber(_InPlace):
         In mode `in_place` the bytes are undefined while this runs, and after an error; in the others this is `stage`
         and `install`, and an error leaves what is live. `retry`: it is repeated while it fails with errors that are
         `retryable`, all within `timeout`; not for one of several shards, which repeat a call together.
+        Weights of torch that are updated between a forward pass and its backward pass make `backward` raise.
         """
         self._check_modules()
         if self._mode == "in_place":
@@ -645,7 +680,7 @@ class Subscriber(_InPlace):
         if kept is not None:
             return _update_report(kept)
         report = self._receive(version, at_least, max(0.0, deadline - time.monotonic()), prefer_local, retry)
-        installed = self._inner.install(max(0.0, deadline - time.monotonic()), retry, stream)
+        installed = self._install(max(0.0, deadline - time.monotonic()), retry, stream)
         return replace(
             report,
             kept=report.kept and installed["kept"],
@@ -670,7 +705,7 @@ class Subscriber(_InPlace):
     def install(self, timeout: float = _core.update_timeout, *, stream: object = None) -> InstallReport:
         """Makes live what was staged: a local copy, or a flip. Nobody may use the weights meanwhile."""
         self._check_modules()
-        return InstallReport(**self._inner.install(timeout, False, stream))
+        return InstallReport(**self._install(timeout, False, stream))
 
     def update_async(
         self,
@@ -686,7 +721,8 @@ class Subscriber(_InPlace):
             raise _wrong_mode("update_async", "in_place (in others: stage_async, then install)")
         which = _selector(version, at_least)
         self._check_modules()
-        return Update(self._inner.receive_async(*which, timeout, prefer_local, stream))
+        ended = self._begin_to_write()
+        return Update(self._inner.receive_async(*which, timeout, prefer_local, stream), ended)
 
     def stage_async(
         self,
@@ -735,7 +771,36 @@ class Subscriber(_InPlace):
         stream: object = None,
     ) -> UpdateReport:
         which = _selector(version, at_least)
-        return _update_report(self._inner.receive(*which, timeout, prefer_local, retry, stream))
+        if self._mode != "in_place":
+            return _update_report(self._inner.receive(*which, timeout, prefer_local, retry, stream))
+        ended, kept = self._begin_to_write(), None
+        try:
+            told = self._inner.receive(*which, timeout, prefer_local, retry, stream)
+            kept = told["kept"]
+            return _update_report(told)
+        finally:
+            ended(kept)
+
+    def _install(self, timeout: float, retry: bool, stream: object) -> dict[str, Any]:
+        ended, kept = self._begin_to_write(), False
+        try:
+            told = self._inner.install(timeout, retry, stream)
+            kept = told["kept"]
+            return told
+        finally:
+            ended(kept)
+
+    def _begin_to_write(self) -> Callable[[bool | None], None]:
+        """What is to be called at the end, with whether the tensors were left as they are; None: nobody knows."""
+        before = self._inner.held_version if self._written else 0
+        return functools.partial(self._end_writing, before)
+
+    def _end_writing(self, before: int, kept: bool | None) -> None:
+        if kept is None and before != 0:
+            with contextlib.suppress(Error):  # it may be closed
+                kept = self._inner.held_version == before  # an update that has begun to write holds none
+        if self._written and not kept:
+            self._written.tell_torch()
 
     def _refuse_in_place(self, call: str) -> None:
         if self._mode == "in_place":

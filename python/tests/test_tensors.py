@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import gc
+import sys
 import time
+import types
 import weakref
 from collections.abc import Callable
 
@@ -108,6 +110,17 @@ class Storageless(Torchlike):
 
     def data_ptr(self) -> int:
         return 0
+
+
+class Counted(Torchlike):
+    """A tensor whose versions torch counts, unless it is of inference mode."""
+
+    def __init__(self, of: np.ndarray, *, is_inference: bool = False) -> None:
+        super().__init__(of)
+        self._is_inference = is_inference
+
+    def is_inference(self) -> bool:
+        return self._is_inference
 
 
 class Module:
@@ -449,6 +462,46 @@ def test_a_worker_in_a_cycle_that_is_held_serves_on(server: th.ReferenceServer) 
         rollout.update()
     assert np.array_equal(target, np.arange(100.0))
     trainer.close()
+
+
+@pytest.mark.parametrize("takes_lists", [True, False])
+def test_torch_is_told_of_what_is_written(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch, takes_lists: bool
+) -> None:
+    told: list[object] = []
+
+    def increment_version(given: object) -> None:
+        if isinstance(given, list) and not takes_lists:
+            raise TypeError
+        told.extend(given if isinstance(given, list) else [given])
+
+    graph = types.SimpleNamespace(increment_version=increment_version)
+    torch = types.SimpleNamespace(Tensor=Counted, autograd=types.SimpleNamespace(graph=graph))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    counted, inference = (
+        Counted(np.zeros(6, dtype=np.float32)),
+        Counted(np.zeros(6, dtype=np.float32), is_inference=True),
+    )
+    with (
+        th.Publisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0") as rollout,
+    ):
+        trainer.add_all({name: np.ones(6, dtype=np.float32) for name in ("a", "b", "c")})
+        rollout.add("a", counted)
+        rollout.add_all({"b": np.zeros(6, dtype=np.float32), "c": inference})
+        trainer.publish(1)
+        rollout.update()
+        assert told == [counted]
+        rollout.update()
+        assert told == [counted]
+        with pytest.raises(th.TimedOut):
+            rollout.update(at_least=2, timeout=0.1)
+        assert told == [counted]
+        trainer.unpublish()
+        trainer.publish(2)
+        with rollout.update_async() as update:
+            update.wait()
+        assert told == [counted, counted]
 
 
 def test_a_part_of_a_released_storage_is_refused_by_name(trainer: th.Publisher) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -112,6 +114,53 @@ def test_the_memory_of_a_parameter_is_kept(server: th.ReferenceServer) -> None:
         assert served() is not None
         rollout.update(1)
         assert torch.equal(target, shown)
+
+
+@pytest.mark.parametrize("how", ["update", "update_async", "await", "arriving", "install"])
+def test_weights_that_were_updated_between_forward_and_backward_are_refused_by_torch(
+    server: th.ReferenceServer, how: str
+) -> None:
+    source, target = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    mode: th.Mode = "staged" if how == "install" else "in_place"
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r", mode=mode) as rollout:
+        trainer.add_all(source)
+        rollout.add_all(target)
+
+        def update() -> None:
+            if how == "update_async":
+                rollout.update_async().wait()
+            elif how == "await":
+                asyncio.run(awaited(rollout))
+            elif how == "arriving":
+                list(rollout.update_async().tensors())
+            else:
+                rollout.update()
+
+        trainer.publish(1)
+        shown = target(torch.ones(1, 4, requires_grad=True)).sum()
+        update()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            shown.backward()
+        shown = target(torch.ones(1, 4, requires_grad=True)).sum()
+        update()  # which keeps what is there
+        with contextlib.suppress(th.TimedOut):
+            rollout.update(at_least=2, timeout=0.1)
+        shown.backward()
+
+
+async def awaited(rollout: th.Subscriber) -> None:
+    await rollout.update_async()
+
+
+def test_tensors_of_inference_mode_are_updated(server: th.ReferenceServer) -> None:
+    with torch.inference_mode():
+        target = torch.zeros(3)
+    with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r") as rollout:
+        trainer.add("w", torch.ones(3))
+        trainer.publish(1)
+        rollout.add("w", target)
+        rollout.update()
+    assert torch.equal(target, torch.ones(3))
 
 
 def released() -> torch.Tensor:
