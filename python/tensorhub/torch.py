@@ -68,8 +68,14 @@ class ArenaPublisher(InWithBlock):
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
         """Copies one tensor into its place, also from a device. It may change when this returns."""
+        _check_is_of_torch(name, tensor)
         if self._waiting is not None:
-            self._waiting[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            copied = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            if copied.data_ptr() == 0 and copied.numel() != 0:
+                raise InvalidArgument(
+                    f"tensor '{name}' has no memory of its own (a DTensor, perhaps): give full_tensor() or to_local()"
+                )
+            self._waiting[name] = copied
             return
         known = self._layout.get(name)
         if known is None:
@@ -84,6 +90,8 @@ class ArenaPublisher(InWithBlock):
     def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
         if self._waiting is not None:
+            if not self._waiting:
+                raise InvalidArgument("nothing was put: put every tensor of the model, and commit then")
             self._declare_waiting()
             for name, tensor in self._waiting.items():
                 self._publisher.put(name, tensor.resolve_conj().resolve_neg())
@@ -117,6 +125,14 @@ class ArenaPublisher(InWithBlock):
     def close(self) -> None:
         """Ends it at once."""
         self._publisher.close()
+
+
+def _check_is_of_torch(name: str, tensor: object) -> None:
+    if not hasattr(tensor, "detach"):
+        raise TypeError(
+            f"tensor '{name}' is of type {type(tensor).__name__}: give a tensor of torch, such as "
+            f"torch.from_numpy(array), or use tensorhub.ArenaPublisher, which takes arrays"
+        )
 
 
 class Receiver(InWithBlock):
@@ -171,7 +187,7 @@ class Receiver(InWithBlock):
         with self._running(version, at_least, timeout) as running:
             for update in running:
                 for name, tensor in update.tensors(timeout=deadline - time.monotonic()):
-                    yield name, torch.from_dlpack(tensor)
+                    yield name, torch.utils.dlpack.from_dlpack(tensor)
             self._install([each.wait(timeout) for each in running])
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -179,7 +195,7 @@ class Receiver(InWithBlock):
         if not self.version:
             raise NotFound("no version was received yet: call receive")
         for shard, name in self._layout:
-            yield name, torch.from_dlpack(shard.tensor(name))
+            yield name, torch.utils.dlpack.from_dlpack(shard.tensor(name))
 
     def close(self) -> None:
         """Ends it at once, and its call in another thread soon."""

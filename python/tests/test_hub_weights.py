@@ -24,7 +24,8 @@ import tensorhub as th
 def hub_weights(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if importlib.util.find_spec("torch") is None:
         stand_in = types.ModuleType("torch")
-        stand_in.from_dlpack = np.from_dlpack  # type: ignore[attr-defined]
+        dlpack = types.SimpleNamespace(from_dlpack=np.from_dlpack)
+        stand_in.utils = types.SimpleNamespace(dlpack=dlpack)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "torch", stand_in)
     names = ("tensorhub.torch", "tensorhub.integrations.checkpoint_engine")
     for each in names:

@@ -55,7 +55,7 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
     """Imports a module over stand-ins for what is not installed."""
     if importlib.util.find_spec("torch") is None:
         stand_in = ModuleType("torch")
-        stand_in.from_dlpack = np.from_dlpack  # type: ignore[attr-defined]
+        stand_in.utils = SimpleNamespace(dlpack=SimpleNamespace(from_dlpack=np.from_dlpack))  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "torch", stand_in)
     parts = VLLM.split(".")
     for i in range(1, len(parts) + 1):
@@ -184,6 +184,12 @@ class Tensor(np.ndarray):  # type: ignore[type-arg]
 
     def clone(self, **_memory_format: Any) -> Tensor:
         return self.copy()
+
+    def data_ptr(self) -> int:
+        return self.ctypes.data
+
+    def numel(self) -> int:
+        return self.size
 
 
 def test_what_a_failed_first_version_had_put_is_no_part_of_the_layout(

@@ -8,6 +8,7 @@ import gc
 import weakref
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed here")
@@ -271,6 +272,34 @@ def test_the_first_commit_of_an_arena_without_a_layout_can_be_repeated() -> None
         assert all(bits(got[name]) == bits(tensor) for name, tensor in source.items())
         receiver.close()
         arena.close()
+
+
+@pytest.mark.parametrize("has_layout", [False, True])
+def test_a_commit_of_nothing_is_refused_and_can_be_made_good(server: th.ReferenceServer, has_layout: bool) -> None:
+    with ArenaPublisher(server, "m", "t", [("w", torch.float32, (3,))] if has_layout else None) as arena:
+        with pytest.raises(th.InvalidArgument, match="put"):
+            arena.commit(1)
+        arena.put("w", torch.ones(3))
+        assert arena.commit(1).version == 1
+
+
+def without_memory_of_its_own() -> torch.Tensor:
+    """As a DTensor, a copy of which has none either."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    return TwoTensor(torch.ones(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("has_layout", [False, True])
+def test_what_an_arena_cannot_take_is_refused_by_name(server: th.ReferenceServer, has_layout: bool) -> None:
+    with ArenaPublisher(server, "m", "t", [("w", torch.float32, (3,))] if has_layout else None) as arena:
+        for given in (np.ones(3, dtype=np.float32), [1.0, 2.0, 3.0], None):
+            with pytest.raises(TypeError, match=rf"'w' is of type {type(given).__name__}.*from_numpy"):
+                arena.put("w", given)
+        with pytest.raises(th.InvalidArgument, match=r"'w' has no memory of its own.*full_tensor"):
+            arena.put("w", without_memory_of_its_own())
+        arena.put("w", torch.ones(3))
+        arena.commit(1)
 
 
 def test_a_receiver_that_could_not_learn_a_layout_learns_it_later(

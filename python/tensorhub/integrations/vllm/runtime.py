@@ -54,7 +54,7 @@ def runtime_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _as_it_lies(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous view: some kernels want their weights transposed."""
-    axes = sorted(range(tensor.ndim), key=lambda axis: (-tensor.stride(axis), -tensor.shape[axis]))
+    axes = sorted(range(tensor.ndim), key=lambda axis: (-tensor.stride()[axis], -tensor.shape[axis]))
     view = tensor.permute(axes)
     if not view.is_contiguous():
         raise InvalidArgument(f"tensor '{name}' is a part of a larger one, with gaps: it cannot be read in place")
