@@ -20,6 +20,9 @@ NB_MODULE(_core, module) {
   module.attr("join_timeout") = seconds(defaults::join_timeout);
   module.attr("update_timeout") = seconds(defaults::update_timeout);
   module.attr("drain_timeout") = seconds(defaults::drain_timeout);
+  // What a program keeps to its end, in a global variable of a thread that still runs, say, is no leak: it is
+  // closed at exit by lifetime.py. nanobind would blame the binding, in twenty lines.
+  nb::set_leak_warnings(false);
   bind_calls(module);
   bind_copies(module);
   bind_errors(module);

@@ -48,6 +48,26 @@ def publisher(server: th.ReferenceServer | str, words: int = 1000) -> th.Publish
     return out
 
 
+def test_objects_that_a_program_keeps_to_its_end_are_no_leak() -> None:
+    done = run(
+        """
+        import threading, time
+        import tensorhub as th
+
+        server = th.ReferenceServer()
+        trainer = th.Publisher(server, "policy", "trainer-0")
+
+        def forever():
+            while True:
+                time.sleep(1)
+                trainer
+
+        threading.Thread(target=forever, daemon=True).start()
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_source_for_tenants_lets_nobody_attach_and_is_read() -> None:
     done = run(
         """
