@@ -3,11 +3,16 @@
 
 #include "tensors.hpp"
 
+#include <linux/futex.h>
 #include <nanobind/stl/string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <set>
 #include <string_view>
 #include <tensorhub/error.hpp>
@@ -82,9 +87,31 @@ std::vector<std::uint64_t> shape_of(nb::handle dimensions) {
   return out;
 }
 
-constexpr auto how_to_copy =
-    "is not contiguous: give its contiguous copy, or the tensor that it is a view of";
+/// Of an exception of Python's: without the traceback, which `what` has.
+std::string sentence_of(const nb::python_error& raised) {
+  return text_of(raised.type().attr("__name__")) + ": " + text_of(nb::borrow(raised.value()));
+}
+
+[[noreturn]] void refuse_gaps(const std::string& name, tensor_use use) {
+  refuse(name, use.written
+                   ? "is not contiguous: give the tensor that it is a view of, or give it contiguous memory "
+                     "first (in torch p.data = p.data.contiguous()); a copy would be updated in its place"
+                   : "is not contiguous: give the tensor that it is a view of, or its contiguous copy, which "
+                     "has to be made anew for each version");
+}
+
 constexpr auto how_to_write = "is read-only, and would be written: give a writable one";
+
+/// Whether host memory may be written, which torch does not know of memory that it was given; true if nobody
+/// can tell. Changes nothing, whatever other threads do: the kernel adds no bit to a word, in one step.
+bool may_be_written(const void* data) {
+  constexpr std::uintptr_t word_bytes = sizeof(std::uint32_t);
+  const auto address = reinterpret_cast<std::uintptr_t>(data) / word_bytes * word_bytes;
+  std::uint32_t unused = 0;
+  constexpr auto add_no_bit = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0);
+  return ::syscall(SYS_futex, &unused, FUTEX_WAKE_OP_PRIVATE, 0, nullptr, address, add_no_bit) >= 0 ||
+         errno != EFAULT;
+}
 
 void* torch_address(nb::handle tensor) {
   return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tensor.attr("data_ptr")()));
@@ -105,7 +132,7 @@ tensor_place torch_place(const std::string& name, nb::handle tensor, tensor_use 
   const auto device = text_of(tensor.attr("device").attr("type"));
   if (device == "meta") refuse(name, "is on the meta device and has no bytes: materialize it first");
   if (device != "cpu") check_device(name, device, use);
-  if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse(name, how_to_copy);
+  if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_gaps(name, use);
   constexpr std::string_view prefix = "torch.";
   const auto type = text_of(tensor.attr("dtype"));
   const bool is_named_so = type.starts_with(prefix);
@@ -165,7 +192,7 @@ tensor_place array_place(const std::string& name, nb::handle tensor, tensor_use 
   if (array_address(tensor) != seen->data)
     refuse(name, "is a scalar, and no array: give an array of no dimensions");
   const dtype type = framework_type(name, text_of(tensor.attr("dtype").attr("name")));
-  if ((seen->flags & is_contiguous) == 0) refuse(name, how_to_copy);
+  if ((seen->flags & is_contiguous) == 0) refuse_gaps(name, use);
   if ((seen->flags & is_native) == 0) refuse(name, "has the other byte order: convert it first");
   if (use.written && (seen->flags & is_writable) == 0) refuse(name, how_to_write);
   std::vector<std::uint64_t> shape;
@@ -203,7 +230,7 @@ tensor_place cuda_array_place(const std::string& name, nb::handle tensor, tensor
   tensor_place out{cuda_array_address(tensor), type, shape_of(told["shape"]), true};
   const bool has_strides = told.contains("strides") && !told["strides"].is_none();
   if (has_strides && !are_contiguous(told["strides"], out.shape, tensorhub::size_bytes(type)))
-    refuse(name, how_to_copy);
+    refuse_gaps(name, use);
   if (use.written && nb::cast<bool>(told["data"][nb::int_{1}])) refuse(name, how_to_write);
   return out;
 }
@@ -242,7 +269,7 @@ tensor_place dlpack_place(const std::string& name, const nb::object& tensor, ten
   if (use.written && !nb::try_cast(tensor, writable, false)) refuse(name, how_to_write);
   const std::string device = device_of(array);
   if (device != "cpu") check_device(name, device, use);
-  if (!is_contiguous(array)) refuse(name, how_to_copy);
+  if (!is_contiguous(array)) refuse_gaps(name, use);
   const auto found = std::ranges::find(known_types, array.dtype(), &type_names::dlpack);
   if (found == known_types.end())
     refuse(name, "has elements of DLPack type " + std::to_string(array.dtype().code) + " with " +
@@ -277,8 +304,10 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
       refuse(name_,
              "has no memory of its own (a DTensor, or freed by its framework): give full_tensor() or "
              "to_local()");
+    if (use.written && !place_.on_device && !is_empty && !may_be_written(place_.data))
+      refuse(name_, how_to_write);
   } catch (const nb::python_error& e) {
-    refuse(name_, std::string{"cannot be read: "} + e.what());
+    refuse(name_, "cannot be read: " + sentence_of(e));
   } catch (const nb::cast_error&) {
     refuse(name_, "has a shape, an address or a type that is not understood");
   }

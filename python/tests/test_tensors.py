@@ -9,6 +9,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,6 +239,41 @@ def test_a_module_that_leads_back_to_its_worker_is_collected_with_it(server: th.
     seen = used()
     gc.collect()
     assert all(each() is None for each in seen)
+
+
+class Uninitialized(Torchlike):
+    """As a parameter of a lazy module."""
+
+    def is_contiguous(self) -> bool:
+        raise ValueError("call forward first")
+
+
+def test_what_a_tensor_raises_is_told_without_its_traceback(trainer: th.Publisher) -> None:
+    with pytest.raises(th.InvalidArgument) as refused:
+        trainer.add("w", Uninitialized(np.zeros(3, dtype=np.float32)))
+    assert refused.value.sentence == "tensor 'w' cannot be read: ValueError: call forward first"
+
+
+def test_a_tensor_that_is_not_contiguous_is_not_to_be_copied_if_it_is_to_be_written(
+    trainer: th.Publisher, rollout: th.Subscriber
+) -> None:
+    for worker, has_copy in ((trainer, True), (rollout, False)):
+        with pytest.raises(th.InvalidArgument, match="not contiguous") as refused:
+            worker.add("w", np.zeros((4, 4)).T[1:])
+        assert ("contiguous copy" in str(refused.value)) == has_copy
+
+
+def test_memory_that_cannot_be_written_is_refused_though_its_tensor_says_nothing(
+    trainer: th.Publisher, rollout: th.Subscriber, tmp_path: Path
+) -> None:
+    np.ones(16, dtype=np.float32).tofile(tmp_path / "w")
+    mapped = Torchlike(np.memmap(tmp_path / "w", dtype=np.float32, mode="r"))
+    with pytest.raises(th.InvalidArgument, match="'w' is read-only"):
+        rollout.add("w", mapped)
+    trainer.add("w", mapped)
+    trainer.publish(1)
+    rollout.add("w", Torchlike(np.memmap(tmp_path / "w", dtype=np.float32, mode="r+")))
+    rollout.update()
 
 
 def test_every_protocol_is_taken(trainer: th.Publisher) -> None:
