@@ -35,22 +35,22 @@ using text = std::string;
 void bind_orders(nb::class_<client>& bound) {
   bound.def(
       "evict",
-      [](client& self, const text& model, const text& replica, double timeout) {
+      [](client& self, const text& model, const text& replica, given_seconds timeout) {
         return self.call([&](auto& asked) { return asked.evict(model, replica, time_of(timeout)); });
       },
-      "model"_a, "replica"_a, "timeout"_a);
+      "model"_a, "replica"_a, "timeout"_a.none());
   bound.def(
       "drain",
-      [](client& self, const text& model, const text& replica, double timeout) {
+      [](client& self, const text& model, const text& replica, given_seconds timeout) {
         return told(self.call([&](auto& asked) { return asked.drain(model, replica, time_of(timeout)); }));
       },
-      "model"_a, "replica"_a, "timeout"_a);
+      "model"_a, "replica"_a, "timeout"_a.none());
   bound.def(
       "resume",
-      [](client& self, const text& model, const text& replica, double timeout) {
+      [](client& self, const text& model, const text& replica, given_seconds timeout) {
         self.call([&](auto& asked) { asked.resume(model, replica, time_of(timeout)); });
       },
-      "model"_a, "replica"_a, "timeout"_a);
+      "model"_a, "replica"_a, "timeout"_a.none());
 }
 
 }  // namespace
@@ -60,48 +60,48 @@ void bind_client(nb::module_& module) {
   bound.def(nb::init<const nb::dict&>(), "options"_a);
   bound.def(
       "models",
-      [](client& self, const text& model, double timeout) {
+      [](client& self, const text& model, given_seconds timeout) {
         return all_told(self.call([&](auto& asked) { return asked.list(model, time_of(timeout)); }));
       },
-      "model"_a, "timeout"_a);
+      "model"_a, "timeout"_a.none());
   bound.def(
       "why",
-      [](client& self, const text& model, const text& replica, std::uint32_t shard, double timeout) {
+      [](client& self, const text& model, const text& replica, std::uint32_t shard, given_seconds timeout) {
         return self.call([&](auto& asked) { return asked.why(model, replica, shard, time_of(timeout)); });
       },
-      "model"_a, "replica"_a, "shard"_a, "timeout"_a);
+      "model"_a, "replica"_a, "shard"_a, "timeout"_a.none());
   bound.def(
       "stuck",
-      [](client& self, const text& model, double older_than, double timeout) {
+      [](client& self, const text& model, given_seconds older_than, given_seconds timeout) {
         return all_told(
             self.call([&](auto& asked) { return asked.stuck(model, time_of(older_than), time_of(timeout)); })
                 .entries);
       },
-      "model"_a, "older_than"_a, "timeout"_a);
+      "model"_a, "older_than"_a.none(), "timeout"_a.none());
   bound.def(
       "retain",
-      [](client& self, const text& model, std::uint32_t versions, double timeout) {
+      [](client& self, const text& model, std::uint32_t versions, given_seconds timeout) {
         self.call([&](auto& asked) { asked.retain(model, versions, time_of(timeout)); });
       },
-      "model"_a, "versions"_a, "timeout"_a);
+      "model"_a, "versions"_a, "timeout"_a.none());
   bound.def(
       "pin",
-      [](client& self, const text& model, std::uint64_t version, double timeout) {
+      [](client& self, const text& model, std::uint64_t version, given_seconds timeout) {
         self.call([&](auto& asked) { asked.pin(model, version, time_of(timeout)); });
       },
-      "model"_a, "version"_a, "timeout"_a);
+      "model"_a, "version"_a, "timeout"_a.none());
   bound.def(
       "release",
-      [](client& self, const text& model, std::uint64_t version, double timeout) {
+      [](client& self, const text& model, std::uint64_t version, given_seconds timeout) {
         self.call([&](auto& asked) { asked.release(model, version, time_of(timeout)); });
       },
-      "model"_a, "version"_a, "timeout"_a);
+      "model"_a, "version"_a, "timeout"_a.none());
   bound.def(
       "roll_back_to",
-      [](client& self, const text& model, std::uint64_t version, double timeout) {
+      [](client& self, const text& model, std::uint64_t version, given_seconds timeout) {
         self.call([&](auto& asked) { asked.roll_back_to(model, version, time_of(timeout)); });
       },
-      "model"_a, "version"_a, "timeout"_a);
+      "model"_a, "version"_a, "timeout"_a.none());
   bind_orders(bound);
   bound.def("interrupt", &client::interrupt);
   bound.def("close", &client::close);

@@ -37,7 +37,7 @@ class shared_copy : public receiving_door<copy_worker> {
     object_.use()->add(name, shape, dtype_of(type));
   }
   void check_tensors() const {}  // all are the library's
-  nb::dict update(const std::string& kind, std::uint64_t version, double timeout, bool near_only) {
+  nb::dict update(const std::string& kind, std::uint64_t version, given_seconds timeout, bool near_only) {
     return told(call([&](copy_worker& worker) {
       return worker.update(selector_of(kind, version), time_of(timeout), reach_of(near_only));
     }));
@@ -87,11 +87,11 @@ class held_copy {
 
 class attached_copy {
  public:
-  attached_copy(const std::string& name, double timeout)
+  attached_copy(const std::string& name, given_seconds timeout)
       : copy_{"AttachedCopy", made<tensorhub::attached_copy>(attached_to(name, time_of(timeout)))} {}
 
   [[nodiscard]] nb::list tensors() const { return all_told(copy_.use()->tensors()); }
-  std::unique_ptr<held_copy> hold(const std::string& kind, std::uint64_t version, double timeout) {
+  std::unique_ptr<held_copy> hold(const std::string& kind, std::uint64_t version, given_seconds timeout) {
     const auto copy = copy_.use();
     const auto selector = selector_of(kind, version);
     const auto until = std::chrono::steady_clock::now() + time_of(timeout);
@@ -145,9 +145,9 @@ void bind_copies(nb::module_& module) {
   nb::class_<shared_copy> shared{module, "SharedCopy"};
   shared.def(nb::init<const nb::dict&, const std::string&>(), "options"_a, "name"_a);
   shared.def("declare", &shared_copy::declare, "name"_a, "shape"_a, "dtype"_a);
-  shared.def("update", &shared_copy::update, "kind"_a, "version"_a, "timeout"_a, "near_only"_a);
+  shared.def("update", &shared_copy::update, "kind"_a, "version"_a, "timeout"_a.none(), "near_only"_a);
   shared.def("newer", &shared_copy::newer);
-  shared.def("wait", &shared_copy::wait, "kind"_a, "version"_a, "timeout"_a);
+  shared.def("wait", &shared_copy::wait, "kind"_a, "version"_a, "timeout"_a.none());
   shared.def("attached", &shared_copy::attached);
   shared.def("statistics", &shared_copy::statistics);
   shared.def_prop_ro("held_version", &shared_copy::held_version);
@@ -161,9 +161,9 @@ void bind_copies(nb::module_& module) {
   held.def_prop_ro("is_closed", &held_copy::is_closed);
 
   nb::class_<attached_copy> attached{module, "AttachedCopy"};
-  attached.def(nb::init<const std::string&, double>(), "name"_a, "timeout"_a);
+  attached.def(nb::init<const std::string&, given_seconds>(), "name"_a, "timeout"_a.none());
   attached.def("tensors", &attached_copy::tensors);
-  attached.def("hold", &attached_copy::hold, "kind"_a, "version"_a, "timeout"_a);
+  attached.def("hold", &attached_copy::hold, "kind"_a, "version"_a, "timeout"_a.none());
   attached.def("interrupt", &attached_copy::interrupt);
   attached.def("close", &attached_copy::close);
   attached.def_prop_ro("live_version", &attached_copy::live_version);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,9 +17,34 @@
 
 namespace tensorhub_python {
 
-/// A time-out of Python's, in seconds.
-[[nodiscard]] inline milliseconds time_of(double seconds) {
+/// A time-out of Python's, bound with `none()`. Of what is no number it has none, and `time_of` says so:
+/// nanobind would name the types of all the function's arguments instead.
+struct given_seconds {
+  std::optional<double> number;
+};
+
+}  // namespace tensorhub_python
+
+template <>
+struct nanobind::detail::type_caster<tensorhub_python::given_seconds> {
+  NB_TYPE_CASTER(tensorhub_python::given_seconds, const_name("float"))
+  bool from_python(handle given, std::uint8_t /*flags*/, cleanup_list* /*cleanup*/) noexcept {
+    const double seconds = PyFloat_AsDouble(given.ptr());
+    if (PyErr_Occurred() != nullptr)
+      PyErr_Clear();
+    else
+      value.number = seconds;
+    return true;
+  }
+};
+
+namespace tensorhub_python {
+
+[[nodiscard]] inline milliseconds time_of(given_seconds given) {
   constexpr double longest = 365 * 24 * 3600.0;
+  if (!given.number)
+    throw nb::type_error("a time-out is no number of seconds: give one; float('inf') waits for a year");
+  const double seconds = *given.number;
   if (std::isnan(seconds)) throw error(errc::invalid_argument, "the time-out is no number of seconds");
   return milliseconds{static_cast<std::int64_t>(std::ceil(std::min(std::max(seconds, 0.0), longest) * 1e3))};
 }
@@ -57,7 +83,7 @@ class door {
   [[nodiscard]] std::uint64_t offloaded_bytes() const { return object_.use()->offloaded_bytes(); }
   [[nodiscard]] std::uint64_t held_version() const { return object_.use()->held_version().value; }
   [[nodiscard]] nb::dict statistics() const { return told(object_.use()->statistics()); }
-  void roll_back_to(std::uint64_t version, double timeout) {
+  void roll_back_to(std::uint64_t version, given_seconds timeout) {
     call([&](auto& worker) { worker.roll_back_to(version, time_of(timeout)); });
   }
 
@@ -75,7 +101,7 @@ class receiving_door : public door<Worker> {
   [[nodiscard]] std::uint64_t newer() const {
     return this->object_.use()->newer().value_or(tensorhub::version_number{}).value;
   }
-  std::uint64_t wait(const std::string& kind, std::uint64_t version, double timeout) {
+  std::uint64_t wait(const std::string& kind, std::uint64_t version, given_seconds timeout) {
     return this->call(
         [&](auto& worker) { return worker.wait(selector_of(kind, version), time_of(timeout)).value; });
   }
@@ -98,49 +124,49 @@ template <typename Door>
 void bind_questions(nb::class_<Door>& bound) {
   bound.def(
       "models",
-      [](Door& self, const std::string& model, double timeout) {
+      [](Door& self, const std::string& model, given_seconds timeout) {
         return all_told(self.call([&](auto& worker) { return worker.list(model, time_of(timeout)); }));
       },
-      "model"_a, "timeout"_a);
+      "model"_a, "timeout"_a.none());
   bound.def(
       "describe_model",
-      [](Door& self, std::uint32_t shard, double timeout) {
+      [](Door& self, std::uint32_t shard, given_seconds timeout) {
         return all_told(
             self.call([&](auto& worker) { return worker.describe_model(shard, time_of(timeout)); }).tensors);
       },
-      "shard"_a, "timeout"_a);
+      "shard"_a, "timeout"_a.none());
   bound.def(
       "why",
-      [](Door& self, double timeout) {
+      [](Door& self, given_seconds timeout) {
         return self.call([&](auto& worker) { return worker.why(time_of(timeout)); });
       },
-      "timeout"_a);
+      "timeout"_a.none());
   bound.def(
       "stuck",
-      [](Door& self, double older_than, double timeout) {
+      [](Door& self, given_seconds older_than, given_seconds timeout) {
         return all_told(
             self.call([&](auto& worker) { return worker.stuck(time_of(older_than), time_of(timeout)); })
                 .entries);
       },
-      "older_than"_a, "timeout"_a);
+      "older_than"_a.none(), "timeout"_a.none());
   bound.def(
       "retain",
-      [](Door& self, std::uint32_t versions, double timeout) {
+      [](Door& self, std::uint32_t versions, given_seconds timeout) {
         self.call([&](auto& worker) { worker.retain(versions, time_of(timeout)); });
       },
-      "versions"_a, "timeout"_a);
+      "versions"_a, "timeout"_a.none());
   bound.def(
       "pin",
-      [](Door& self, std::uint64_t version, double timeout) {
+      [](Door& self, std::uint64_t version, given_seconds timeout) {
         self.call([&](auto& worker) { worker.pin(version, time_of(timeout)); });
       },
-      "version"_a, "timeout"_a);
+      "version"_a, "timeout"_a.none());
   bound.def(
       "release",
-      [](Door& self, std::uint64_t version, double timeout) {
+      [](Door& self, std::uint64_t version, given_seconds timeout) {
         self.call([&](auto& worker) { worker.release(version, time_of(timeout)); });
       },
-      "version"_a, "timeout"_a);
+      "version"_a, "timeout"_a.none());
   bound.def_prop_ro("offloaded_bytes", &Door::offloaded_bytes);
   bound.def("interrupt", &Door::interrupt);
   bound.def("close", &Door::close);
@@ -157,16 +183,16 @@ void bind_shared_calls(nb::class_<Door>& bound) {
   });
   bound.def(
       "unpublish",
-      [](Door& self, double timeout) {
+      [](Door& self, given_seconds timeout) {
         return told(self.call([&](auto& worker) { return worker.unpublish(time_of(timeout)); }));
       },
-      "timeout"_a);
+      "timeout"_a.none());
   bound.def(
       "leave",
-      [](Door& self, double grace) {
+      [](Door& self, given_seconds grace) {
         return told(self.call([&](auto& worker) { return worker.leave(time_of(grace)); }));
       },
-      "grace"_a);
+      "grace"_a.none());
 }
 
 }  // namespace tensorhub_python

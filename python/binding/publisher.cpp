@@ -44,7 +44,7 @@ class publisher : kept_tensors, public door<publisher_worker> {
   }
   using kept_tensors::check_tensors;
   using kept_tensors::tensors;
-  nb::dict publish(std::uint64_t version, double timeout, nb::handle stream,
+  nb::dict publish(std::uint64_t version, given_seconds timeout, nb::handle stream,
                    std::optional<std::vector<std::string>> changed) {
     const auto owner = object_.use();  // before the driver is asked: it may belong to a parent process
     check_tensors();
@@ -55,7 +55,8 @@ class publisher : kept_tensors, public door<publisher_worker> {
       return worker.publish(version, left);
     }));
   }
-  nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, double timeout, nb::handle stream) {
+  nb::dict publish_snapshot(std::uint64_t version, std::uint64_t stride, given_seconds timeout,
+                            nb::handle stream) {
     const auto owner = object_.use();  // before the driver is asked: it may belong to a parent process
     check_tensors();
     const auto marks = order_.before(tensors, stream);
@@ -88,7 +89,7 @@ class arena : public door<arena_worker> {
     declared_[name] = {nullptr, dtype_of(type), shape};
   }
   void check_tensors() const {}
-  void begin(std::uint64_t version, double timeout) {
+  void begin(std::uint64_t version, given_seconds timeout) {
     call([&](auto& worker) { worker.begin(version, time_of(timeout)); });
   }
   void put(const std::string& name, nb::object tensor) {
@@ -114,7 +115,7 @@ class arena : public door<arena_worker> {
     const nb::gil_scoped_release python_goes_on;
     owner->put(name, content);
   }
-  nb::dict commit(std::uint64_t version, double timeout) {
+  nb::dict commit(std::uint64_t version, given_seconds timeout) {
     may_wait_ = true;
     return told(call([&](auto& worker) { return worker.commit(version, time_of(timeout)); }));
   }
@@ -131,10 +132,11 @@ void bind_publisher(nb::module_& module) {
   bound.def(nb::init<const nb::dict&>(), "options"_a);
   bound.def("add", &publisher::add, "name"_a, "tensor"_a.none());
   bound.def("add_all", &publisher::add_all, "tensors"_a);
-  bound.def("publish", &publisher::publish, "version"_a, "timeout"_a, "stream"_a.none(), "changed"_a.none());
-  bound.def("publish_snapshot", &publisher::publish_snapshot, "version"_a, "stride"_a, "timeout"_a,
+  bound.def("publish", &publisher::publish, "version"_a, "timeout"_a.none(), "stream"_a.none(),
+            "changed"_a.none());
+  bound.def("publish_snapshot", &publisher::publish_snapshot, "version"_a, "stride"_a, "timeout"_a.none(),
             "stream"_a.none());
-  bound.def("roll_back_to", &publisher::roll_back_to, "version"_a, "timeout"_a);
+  bound.def("roll_back_to", &publisher::roll_back_to, "version"_a, "timeout"_a.none());
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
   bind_shared_calls(bound);
@@ -142,10 +144,10 @@ void bind_publisher(nb::module_& module) {
   nb::class_<arena> filled{module, "Arena"};
   filled.def(nb::init<const nb::dict&>(), "options"_a);
   filled.def("declare", &arena::declare, "name"_a, "shape"_a, "dtype"_a);
-  filled.def("begin", &arena::begin, "version"_a, "timeout"_a);
+  filled.def("begin", &arena::begin, "version"_a, "timeout"_a.none());
   filled.def("put", &arena::put, "name"_a, "tensor"_a.none());
-  filled.def("commit", &arena::commit, "version"_a, "timeout"_a);
-  filled.def("roll_back_to", &arena::roll_back_to, "version"_a, "timeout"_a);
+  filled.def("commit", &arena::commit, "version"_a, "timeout"_a.none());
+  filled.def("roll_back_to", &arena::roll_back_to, "version"_a, "timeout"_a.none());
   filled.def("statistics", &arena::statistics);
   filled.def_prop_ro("held_version", &arena::held_version);
   bind_shared_calls(filled);

@@ -76,7 +76,7 @@ class arriving {
       : running_{running}, tensors_{running->handle.tensors(names)} {}
 
   /// A name and its tensor; None at the version's end.
-  [[nodiscard]] nb::object next(double timeout) {
+  [[nodiscard]] nb::object next(given_seconds timeout) {
     const auto running = running_.lock();
     if (!running) throw error(errc::invalid_argument, "the update of these tensors was closed");
     const auto until = std::chrono::steady_clock::now() + time_of(timeout);
@@ -126,7 +126,7 @@ class update {
     if (running_.is_usable()) cancel();
   }
   /// False: it still runs after `timeout`.
-  [[nodiscard]] bool wait(double timeout) const {
+  [[nodiscard]] bool wait(given_seconds timeout) const {
     const auto running = running_.use();
     const auto until = std::chrono::steady_clock::now() + time_of(timeout);
     pollfd ended{running->handle.descriptor(), POLLIN, 0};
@@ -187,8 +187,8 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
   using kept_tensors::check_tensors;
   using kept_tensors::tensors;
 
-  nb::dict receive(const std::string& kind, std::uint64_t version, double timeout, bool near_only, bool retry,
-                   nb::handle stream) {
+  nb::dict receive(const std::string& kind, std::uint64_t version, given_seconds timeout, bool near_only,
+                   bool retry, nb::handle stream) {
     check_tensors();
     const auto whole = object_.use();
     const auto marks = before_writing(*whole, stream);
@@ -202,7 +202,7 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     }));
   }
   /// Waits for the streams, and allocates a stage, before it returns.
-  std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, double timeout,
+  std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, given_seconds timeout,
                                         bool near_only, nb::handle stream) {
     check_tensors();
     const auto whole = object_.use();
@@ -214,7 +214,7 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     return std::make_unique<update>(made<running_update>(running_update{
         {whole, views_}, std::move(begun), whole->mode() == subscriber_mode::in_place ? &tensors : nullptr}));
   }
-  nb::dict install(double timeout, bool retry, nb::handle stream) {
+  nb::dict install(given_seconds timeout, bool retry, nb::handle stream) {
     check_tensors();
     const auto whole = object_.use();
     const auto marks = order_.before(tensors, stream);
@@ -225,7 +225,7 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     }));
   }
   /// None: what is live is not what an update would take.
-  nb::object kept_report(const std::string& kind, std::uint64_t version, double timeout) {
+  nb::object kept_report(const std::string& kind, std::uint64_t version, given_seconds timeout) {
     const auto found = call([&](subscriber_worker& worker) {
       return worker.kept_report(selector_of(kind, version), time_of(timeout));
     });
@@ -306,7 +306,7 @@ class seeder : public door<seeder_worker> {
   explicit seeder(const nb::dict& given)
       : door{"Seeder", made<seeder_worker>(options_of(given), policies_of(given))} {}
 
-  std::uint64_t wait(std::uint64_t version, double timeout) {
+  std::uint64_t wait(std::uint64_t version, given_seconds timeout) {
     return call([&](seeder_worker& worker) { return worker.wait(version, time_of(timeout)).value; });
   }
   std::string last_failure() { return object_.use()->last_failure(); }
@@ -316,7 +316,7 @@ class seeder : public door<seeder_worker> {
 
 void bind_subscriber(nb::module_& module) {
   nb::class_<arriving> tensors{module, "Arriving"};
-  tensors.def("next", &arriving::next, "timeout"_a);
+  tensors.def("next", &arriving::next, "timeout"_a.none());
 
   nb::class_<update> running{module, "Update"};
   running.def("done", &update::done);
@@ -324,7 +324,7 @@ void bind_subscriber(nb::module_& module) {
   running.def("progress", &update::progress);
   running.def("cancel", &update::cancel);
   running.def("interrupt", &update::interrupt);
-  running.def("wait", &update::wait, "timeout"_a);
+  running.def("wait", &update::wait, "timeout"_a.none());
   running.def("result", &update::result);
   running.def("tensors", &update::tensors, "names"_a, nb::keep_alive<0, 1>());
   running.def("close", &update::close);
@@ -335,14 +335,14 @@ void bind_subscriber(nb::module_& module) {
   bound.def("add", &subscriber::add, "name"_a, "tensor"_a.none());
   bound.def("add_all", &subscriber::add_all, "tensors"_a);
   bound.def("allocate", &subscriber::allocate, "name"_a, "shape"_a, "dtype"_a);
-  bound.def("receive", &subscriber::receive, "kind"_a, "version"_a, "timeout"_a, "near_only"_a, "retry"_a,
-            "stream"_a.none());
-  bound.def("receive_async", &subscriber::receive_async, "kind"_a, "version"_a, "timeout"_a, "near_only"_a,
-            "stream"_a.none(), nb::keep_alive<0, 1>());
-  bound.def("kept_report", &subscriber::kept_report, "kind"_a, "version"_a, "timeout"_a);
-  bound.def("install", &subscriber::install, "timeout"_a, "retry"_a, "stream"_a.none());
+  bound.def("receive", &subscriber::receive, "kind"_a, "version"_a, "timeout"_a.none(), "near_only"_a,
+            "retry"_a, "stream"_a.none());
+  bound.def("receive_async", &subscriber::receive_async, "kind"_a, "version"_a, "timeout"_a.none(),
+            "near_only"_a, "stream"_a.none(), nb::keep_alive<0, 1>());
+  bound.def("kept_report", &subscriber::kept_report, "kind"_a, "version"_a, "timeout"_a.none());
+  bound.def("install", &subscriber::install, "timeout"_a.none(), "retry"_a, "stream"_a.none());
   bound.def("newer", &subscriber::newer);
-  bound.def("wait", &subscriber::wait, "kind"_a, "version"_a, "timeout"_a);
+  bound.def("wait", &subscriber::wait, "kind"_a, "version"_a, "timeout"_a.none());
   bound.def("tensor", &subscriber::tensor, "name"_a);
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
@@ -351,7 +351,7 @@ void bind_subscriber(nb::module_& module) {
 
   nb::class_<seeder> seeding{module, "Seeder"};
   seeding.def(nb::init<const nb::dict&>(), "options"_a);
-  seeding.def("wait", &seeder::wait, "version"_a, "timeout"_a);
+  seeding.def("wait", &seeder::wait, "version"_a, "timeout"_a.none());
   seeding.def("statistics", &seeder::statistics);
   seeding.def_prop_ro("held_version", &seeder::held_version);
   seeding.def_prop_ro("last_failure", &seeder::last_failure);

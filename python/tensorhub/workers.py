@@ -390,6 +390,8 @@ class Publisher(_InPlace):
         if isinstance(changed, str):
             raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")
         names = None if changed is None else list(changed)
+        if wrong := [name for name in names or () if not isinstance(name, str)]:
+            raise TypeError(f"changed= takes the names of tensors, and got {wrong[0]!r}")
         self._check_modules()
         before = self.held_version
         try:

@@ -276,6 +276,20 @@ def test_memory_that_cannot_be_written_is_refused_though_its_tensor_says_nothing
     rollout.update()
 
 
+def test_a_time_out_that_is_no_number_and_names_that_are_none_are_refused(
+    trainer: th.Publisher, rollout: th.Subscriber
+) -> None:
+    trainer.add("w", np.zeros(3))
+    rollout.add("w", np.zeros(3))
+    calls: list[Callable[..., object]] = [rollout.update, rollout.unpublish, rollout.models, rollout.why, rollout.wait]
+    for call in calls:
+        for given in (None, "soon"):
+            with pytest.raises(TypeError, match="a time-out is no number of seconds"):
+                call(timeout=given)
+    with pytest.raises(TypeError, match=r"changed= takes the names of tensors, and got 1"):
+        trainer.publish(1, changed=[1])  # type: ignore[list-item]
+
+
 def test_every_protocol_is_taken(trainer: th.Publisher) -> None:
     trainer.add("numpy", np.zeros((3, 4), dtype=np.float16))
     trainer.add("scalar", np.zeros((), dtype=np.int64))
