@@ -120,7 +120,8 @@ def save_file(
 ) -> UpdateReport:
     """Receives a version (the latest) into a file, which appears when it is whole and verified.
 
-    A model of several shards is as many files: `shard=(index, count)` names one.
+    A model of several shards is as many files: `shard=(index, count)` names one. A hub carries tensors alone: the file
+    has no `__metadata__`, as one that `safetensors.torch.save_file` writes without any.
     """
     path = Path(path)
     unique = replica_of_process("save")
@@ -164,11 +165,15 @@ def _extend(descriptor: int, size: int) -> None:
 
 def _read_header(length: bytes, file: Any, path: str) -> tuple[int, list[tuple[str, str, tuple[int, ...], int]]]:
     size = int.from_bytes(length, "little")
-    if len(length) < _LENGTH_BYTES or size > _LARGEST_HEADER:
+    if len(length) < _LENGTH_BYTES:
+        raise InvalidArgument(f"{path} is no file of the format safetensors: it ends before its header")
+    if size > _LARGEST_HEADER:
         raise InvalidArgument(f"{path} is no file of the format safetensors: its header is too long")
     try:
         header = json.loads(file.read(size))
         found = list(_tensors_of(header, path))
+    except InvalidArgument:  # a ValueError, whose sentence is whole
+        raise
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise InvalidArgument(f"{path} is no file of the format safetensors: {e}") from e
     end = os.fstat(file.fileno()).st_size - _LENGTH_BYTES - size
