@@ -517,7 +517,8 @@ class Update(Closable):
     """An update that runs: watch it, wait for it, `await` it, cancel it.
 
     A task that is cancelled while it awaits cancels the update, and ends when the update has: no byte is written
-    afterwards. Nothing runs in the event loop meanwhile but its own selector.
+    afterwards. Nothing runs in the event loop meanwhile but its own selector. It is no coroutine: a task of it is
+    `asyncio.ensure_future(update)`; `asyncio.create_task` refuses it.
     """
 
     _inner: _core.Update
@@ -651,6 +652,8 @@ class Subscriber(_InPlace):
         """Mode `double_buffered`: a read-only view of a tensor's live bytes, for `numpy.asarray` or `from_dlpack`.
 
         They change when the first `stage` after the next `install` begins; ask again after each `install`.
+        A process that was forked from this one (a worker of a torch DataLoader is, on Linux) does not have the memory,
+        and is ended by SIGSEGV when it reads it: give it a copy, or start it by spawn.
         """
         return self._inner.tensor(name)
 
