@@ -60,6 +60,7 @@ def connected(engine: Any, **fields: Any) -> Any:
     worker.parallel_config = SimpleNamespace(
         rank=0, world_size=1, data_parallel_index=0, data_parallel_size=1, enable_expert_parallel=False
     )
+    worker.model_config, worker.device = None, SimpleNamespace(type="cpu")
     worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="policy", **fields))
     return worker
 
@@ -96,7 +97,10 @@ def test_an_engine_that_was_evicted_joins_anew(engine: Any, monkeypatch: pytest.
     for name in ("Receiver", "Subscriber"):
         monkeypatch.setattr(engine, name, Evicted)
     monkeypatch.setattr(engine, "initialize_layerwise_reload", lambda model: None)
-    module = SimpleNamespace(load_weights=list, named_modules=list, named_parameters=list, named_buffers=list)
+    monkeypatch.setattr(engine, "finalize_layerwise_reload", lambda model, config: None)
+    module = SimpleNamespace(
+        load_weights=list, modules=list, named_modules=list, named_parameters=list, named_buffers=list
+    )
     worker = connected(engine, runtime=runtime)
     worker.model = module
     with pytest.raises(th.Replaced):
@@ -108,6 +112,43 @@ def test_an_engine_that_was_evicted_joins_anew(engine: Any, monkeypatch: pytest.
     if not runtime:
         with pytest.raises(th.InvalidArgument, match="was not initialized"):
             worker.receive_weights(SimpleNamespace(version=1))
+
+
+class Received:
+    """A receiver that has a version."""
+
+    version = 7
+
+    def __init__(self, *_given: Any, **_options: Any) -> None:
+        pass
+
+    def receive(self, *_given: Any, **_options: Any) -> None:
+        pass
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        yield "w", SimpleNamespace(dtype="f32", shape=(2,))
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_step_between_the_calls_of_an_update_finds_a_whole_model(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the layers are reloaded their tensors have no memory: a request that ran then ended the engine."""
+    done: list[str] = []
+    monkeypatch.setattr(engine, "Receiver", Received)
+    monkeypatch.setattr(engine, "initialize_layerwise_reload", lambda model: done.append("taken apart"))
+    monkeypatch.setattr(engine, "finalize_layerwise_reload", lambda model, config: done.append("whole"))
+    worker = connected(engine)
+    worker.model = SimpleNamespace(load_weights=lambda tensors: done.extend(name for name, _ in tensors), modules=list)
+    worker.start_weight_update()
+    assert done == []
+    worker.parse_update_info = lambda given: engine.UpdateInfo(**given)
+    worker.update_weights({"version": 7})
+    assert done == ["taken apart", "w", "whole"]
+    worker.finish_weight_update()
+    assert done == ["taken apart", "w", "whole"]
 
 
 @pytest.mark.parametrize("call", ["hide", "show"])

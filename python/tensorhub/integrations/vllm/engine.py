@@ -82,8 +82,6 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     _shown: ShownWeights | None = None
     _taken: TakenWeights | None = None
     _timeout = 0.0
-    _loading = 0
-    """The version whose tensors were loaded, and not processed yet; zero: none."""
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects to the server; the first update reads the model's layout."""
@@ -118,9 +116,13 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Receives the version beside the weights in use, and then loads it into the model."""
+        """Receives the version beside the weights in use, and then loads it into the model.
+
+        Requests may run before and after it, and none of them sees a model that is loaded in part.
+        """
         if self._taken is not None:
             self._taken.take(self.model, update_info.version, self._timeout)
+            self._pack_tied_heads()
             return
         receiver = self._connected()
         try:
@@ -137,21 +139,14 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if self._shown is not None:
             self._shown.hide()
         initialize_layerwise_reload(self.model)
-        self._loading = receiver.version
         self.model.load_weights(receiver.tensors())
+        finalize_layerwise_reload(self.model, self.model_config)
+        self._pack_tied_heads()
+        if self._shown is not None:
+            self._shown.show(self.model, receiver.version)
 
     def finish_weight_update(self) -> None:
-        """Lets the model process what was loaded, and copies it to where it is used."""
-        if self._taken is not None and self.device.type == "cpu":
-            self._pack_tied_heads()
-        if not self._loading:
-            return
-        version, self._loading = self._loading, 0
-        finalize_layerwise_reload(self.model, self.model_config)
-        if self.device.type == "cpu":
-            self._pack_tied_heads()
-        if self._shown is not None:
-            self._shown.show(self.model, version)
+        """Does nothing: between two calls vLLM may run a step, and the model has to be whole in it."""
 
     def shutdown(self) -> None:
         """Leaves the hub."""
@@ -208,6 +203,8 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
 
     def _pack_tied_heads(self) -> None:
         """On the CPU a head keeps a packed copy of its weights, which reloading does not renew if they are tied."""
+        if self.device.type != "cpu":
+            return
         owners: dict[int, Any] = {}
         for module in self.model.modules():
             weight = getattr(module, "weight", None)
