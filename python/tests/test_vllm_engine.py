@@ -17,7 +17,9 @@ import tensorhub as th
 
 BASE = "vllm.distributed.weight_transfer.base"
 RELOAD = "vllm.model_executor.model_loader.reload"
+LAYERWISE = f"{RELOAD}.layerwise"
 ADAPTER = "tensorhub.integrations.vllm.engine"
+LOADING = "tensorhub.integrations.vllm.loading"
 
 
 class Made(list[tuple[str, tuple[Any, ...], dict[str, Any]]]):
@@ -34,7 +36,7 @@ class Made(list[tuple[str, tuple[Any, ...], dict[str, Any]]]):
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The adapter's module."""
-    for module in (BASE, RELOAD):
+    for module in (BASE, LAYERWISE):
         parts = module.split(".")
         for i in range(1, len(parts) + 1):
             name = ".".join(parts[:i])
@@ -43,10 +45,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name in ("WeightTransferEngine", "WeightTransferInitInfo", "WeightTransferUpdateInfo"):
         monkeypatch.setattr(sys.modules[BASE], name, type(name, (), {}), raising=False)
     for name in ("initialize_layerwise_reload", "finalize_layerwise_reload"):
-        monkeypatch.setattr(sys.modules[RELOAD], name, None, raising=False)
+        monkeypatch.setattr(sys.modules[RELOAD], name, lambda *_: None, raising=False)
+    monkeypatch.setattr(sys.modules[LAYERWISE], "get_layerwise_info", lambda layer: layer.info, raising=False)
     if importlib.util.find_spec("torch") is None:
         monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
-    fresh = [ADAPTER, "tensorhub.torch"]
+    fresh = [ADAPTER, LOADING, "tensorhub.torch"]
     for name in fresh:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module(ADAPTER)
@@ -60,7 +63,7 @@ def connected(engine: Any, **fields: Any) -> Any:
     worker.parallel_config = SimpleNamespace(
         rank=0, world_size=1, data_parallel_index=0, data_parallel_size=1, enable_expert_parallel=False
     )
-    worker.model_config, worker.device = None, SimpleNamespace(type="cpu")
+    worker.model_config, worker.device = SimpleNamespace(quantization=None), SimpleNamespace(type="cpu")
     worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="policy", **fields))
     return worker
 
@@ -96,10 +99,8 @@ def test_an_engine_that_was_evicted_joins_anew(engine: Any, monkeypatch: pytest.
     monkeypatch.setattr(Evicted, "made", [])
     for name in ("Receiver", "Subscriber"):
         monkeypatch.setattr(engine, name, Evicted)
-    monkeypatch.setattr(engine, "initialize_layerwise_reload", lambda model: None)
-    monkeypatch.setattr(engine, "finalize_layerwise_reload", lambda model, config: None)
     module = SimpleNamespace(
-        load_weights=list, modules=list, named_modules=list, named_parameters=list, named_buffers=list
+        load_weights=lambda _: set(), modules=list, named_modules=list, named_parameters=list, named_buffers=list
     )
     worker = connected(engine, runtime=runtime)
     worker.model = module
@@ -138,17 +139,164 @@ def test_a_step_between_the_calls_of_an_update_finds_a_whole_model(
     """While the layers are reloaded their tensors have no memory: a request that ran then ended the engine."""
     done: list[str] = []
     monkeypatch.setattr(engine, "Receiver", Received)
-    monkeypatch.setattr(engine, "initialize_layerwise_reload", lambda model: done.append("taken apart"))
-    monkeypatch.setattr(engine, "finalize_layerwise_reload", lambda model, config: done.append("whole"))
+    loading = sys.modules[LOADING]
+    monkeypatch.setattr(loading, "initialize_layerwise_reload", lambda model: done.append("taken apart"))
+    monkeypatch.setattr(loading, "finalize_layerwise_reload", lambda model, config: done.append("whole"))
     worker = connected(engine)
-    worker.model = SimpleNamespace(load_weights=lambda tensors: done.extend(name for name, _ in tensors), modules=list)
+    worker.model = Model()
+    worker.model.load_weights = lambda tensors: done.extend(name for name, _ in tensors)
+    worker.parse_update_info = lambda given: engine.UpdateInfo(**given)
     worker.start_weight_update()
     assert done == []
-    worker.parse_update_info = lambda given: engine.UpdateInfo(**given)
     worker.update_weights({"version": 7})
     assert done == ["taken apart", "w", "whole"]
     worker.finish_weight_update()
     assert done == ["taken apart", "w", "whole"]
+
+
+class Model:
+    """Of vLLM: layers with parameters, fused ones among them, while they are reloaded."""
+
+    def __init__(self, **layers: Any) -> None:
+        self.layers = layers
+        self.loaded: list[str] = []
+
+    def named_modules(self) -> Any:
+        return self.layers.items()
+
+    def modules(self) -> Any:
+        return self.layers.values()
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]:
+        for prefix, layer in self.layers.items():
+            for name, each in layer.named_parameters(recurse=False):
+                yield f"{prefix}.{name}", each
+
+    def load_weights(self, tensors: Any) -> set[str]:
+        self.loaded = []
+        for name, tensor in tensors:
+            prefix, _, part = name.partition(".")
+            self.layers[prefix].take(part, tensor)
+            self.loaded.append(name)
+        return {f"{prefix}.weight" for prefix, layer in self.layers.items() if layer.info.load_numel}
+
+
+class Layer:
+    """It is processed when all its elements are there, as vLLM's are."""
+
+    def __init__(self, size: int, parts: int = 1) -> None:
+        self.weight = SimpleNamespace(numel=lambda: size)
+        if parts > 1:
+            self.output_sizes = [size // parts] * parts
+        self.info: Any = SimpleNamespace(loaded_weights=[], load_numel=0)
+        self.info.can_load = lambda: self.info.load_numel < size
+
+    def named_parameters(self, *, recurse: bool) -> list[tuple[str, Any]]:
+        assert not recurse
+        return [("weight", self.weight)]
+
+    def take(self, _part: str, tensor: Any) -> None:
+        (size,) = tensor.shape
+        if self.info.load_numel + size > self.weight.numel():
+            raise RuntimeError(f"start (0) + length ({size}) exceeds dimension size")
+        self.info.loaded_weights.append(("weight", tensor))
+        self.info.load_numel += size
+
+
+WHOLE = {"norm.weight": 2, "qkv.q": 3, "qkv.k": 3, "qkv.v": 3}
+
+
+def version_of(sizes: dict[str, int], dtype: str = "f32") -> list[tuple[str, Any]]:
+    return [(name, SimpleNamespace(dtype=dtype, shape=(size,))) for name, size in sizes.items()]
+
+
+@pytest.fixture
+def load(engine: Any) -> Callable[..., Model]:
+    """Loads a version, as a worker does, into layers that are as new."""
+    loader = engine.CheckpointLoader()
+
+    def run(tensors: list[tuple[str, Any]], version: int = 1, quantization: Any = None, **options: bool) -> Model:
+        model = Model(norm=Layer(2), qkv=Layer(9, parts=3))
+        loader.check(version, tensors)
+        loader.load(model, SimpleNamespace(quantization=quantization), version, tensors, **options)
+        return model
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        (version_of({"qkv.q": 3, "qkv.k": 3, "qkv.v": 3}), "missing: norm.weight"),
+        (version_of({**WHOLE, "qkv.bias": 3}), "unknown: qkv.bias .f32 .3"),
+        (version_of({**WHOLE, "qkv.q": 2}), r"different: qkv.q .f32 \[2\], before it f32 \[3\]"),
+        (version_of(WHOLE, "bf16"), r"different: norm.weight .bf16 \[2\], before it f32 \[2\].*, qkv.q"),
+    ],
+)
+def test_another_layout_is_refused_before_anything_is_touched(
+    load: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, tensors: Any, said: str
+) -> None:
+    load(version_of(WHOLE), 1)
+    untouched = lambda model: pytest.fail("the reload has begun")  # noqa: E731
+    monkeypatch.setattr(sys.modules[LOADING], "initialize_layerwise_reload", untouched)
+    with pytest.raises(th.LayoutMismatch, match=f"not those of version 1, .*{said}.* nothing of it was loaded") as e:
+        load(tensors, 2)
+    assert e.value.version == 2
+
+
+def test_a_layout_is_known_after_another_initialization(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "Receiver", Received)
+    worker = connected(engine)
+    worker.model = Model(w=Layer(2))
+    worker.model.load_weights = lambda tensors: [None for _ in tensors] and {"w.weight"}
+    worker.receive_weights(SimpleNamespace(version=7))
+    worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="other"))
+    monkeypatch.setattr(Received, "tensors", lambda self: iter(version_of({"v": 2})))
+    with pytest.raises(th.LayoutMismatch, match="missing: w; unknown: v"):
+        worker.receive_weights(SimpleNamespace(version=7))
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"), [("norm.weight", r"\(norm.weight\)"), ("qkv.k", r"\(a part of qkv.weight\)")]
+)
+def test_a_first_version_without_a_tensor_is_an_error(load: Callable[..., Model], gone: str, said: str) -> None:
+    tensors = version_of({name: size for name, size in WHOLE.items() if name != gone})
+    for _ in range(2):  # it has not become the layout that is known
+        with pytest.raises(th.LayoutMismatch, match=f"has weights that the version has not {said}, .* of no version"):
+            load(tensors)
+    load(version_of(WHOLE))
+
+
+def test_a_first_version_may_lack_what_need_not_be_there(load: Callable[..., Model]) -> None:
+    tensors = version_of({"norm.weight": 2})
+    load(tensors, is_partial=True)
+    load(tensors, quantization="fp8")
+    with pytest.raises(th.LayoutMismatch, match="unknown: qkv"):
+        load(version_of(WHOLE))
+
+
+def test_layers_that_have_their_weights_are_not_missing(engine: Any) -> None:
+    """A layer with a buffer of its own, and one that is padded, are not processed before the reload is finalized."""
+    model = Model(qkv=Layer(9, parts=3), embedding=Layer(4))
+    model.layers["qkv"].info.can_load = lambda: True
+    config = SimpleNamespace(quantization=None)
+    tensors = version_of({"qkv.q": 3, "qkv.k": 3, "qkv.v": 3, "embedding.weight": 3})
+    engine.CheckpointLoader().load(model, config, 1, tensors)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_version_that_cannot_be_loaded_is_an_error_with_the_tensor(
+    load: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    def finalize(model: Any, config: Any) -> None:
+        assert all(not each.info.loaded_weights for each in model.modules() if each.info.can_load())
+        if not is_whole:
+            raise RuntimeError("Cannot copy out of meta tensor")
+
+    monkeypatch.setattr(sys.modules[LOADING], "finalize_layerwise_reload", finalize)
+    said = "publish a version that it can load" if is_whole else "start the engine again"
+    with pytest.raises(th.InvalidArgument, match=rf"at tensor qkv.k \(f32 \[30\]\): RuntimeError: start.*{said}"):
+        load(version_of({**WHOLE, "qkv.k": 30}))
 
 
 @pytest.mark.parametrize("call", ["hide", "show"])

@@ -1,7 +1,7 @@
 """A real engine of vLLM takes its weights from a hub, and says what transformers says, token by token.
 
-Arguments: a scenario (`plain`, `tied`, `tensor_parallel`, `busy`, `equal`, `smollm2`), and a folder to work in. It
-starts from dummy weights: an update that arrives and is not used, or is used in part, gives other tokens.
+Arguments: a scenario (`plain`, `tied`, `tensor_parallel`, `busy`, `equal`, `refused`, `smollm2`), and a folder to work
+in. It starts from dummy weights: an update that arrives and is not used, or is used in part, gives other tokens.
 """
 
 from __future__ import annotations
@@ -103,6 +103,11 @@ def main(scenario: str, work: str) -> int:
 
         models.write_config(folder, tied=True)
         equal.run(folder)
+    elif scenario == "refused":
+        import refused
+
+        models.write_config(folder, tied=False)
+        refused.run(folder)
     else:
         models.write_config(folder, tied=scenario == "tied")
         options: dict[str, Any] = {"dtype": "float32", "skip_tokenizer_init": True}

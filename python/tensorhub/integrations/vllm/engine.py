@@ -17,9 +17,9 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from tensorhub.errors import InvalidArgument, Replaced
+from tensorhub.integrations.vllm.loading import CheckpointLoader
 from tensorhub.integrations.vllm.runtime import Mode, ShownWeights, TakenWeights
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import Receiver
@@ -60,6 +60,8 @@ class InitInfo(WeightTransferInitInfo):
     """Of a group of equal engines one says "show", the others "staged" or "in_place" (runtime.py)."""
     group: str = "runtime"
     """A name for the group: engines with the same model, parallelism, quantization and version of vLLM."""
+    partial: bool = False
+    """Versions have a part of the model's weights (not a frozen vision tower, say); the others stay as they are."""
 
 
 @dataclass
@@ -82,6 +84,11 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     _shown: ShownWeights | None = None
     _taken: TakenWeights | None = None
     _timeout = 0.0
+    _is_partial = False
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._loader = CheckpointLoader()
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connects to the server; the first update reads the model's layout."""
@@ -97,6 +104,7 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         if init_info.key_file:
             options["security"] = Security(read_public_key(init_info.server_key_file), *read_keys(init_info.key_file))
         self._timeout = init_info.timeout
+        self._is_partial = init_info.partial
         if init_info.runtime and not init_info.replica and self.parallel_config.world_size > 1:
             raise InvalidArgument("the ranks of an engine with `runtime` are shards of one replica: give its name")
         if init_info.runtime:
@@ -134,16 +142,19 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         self.load_received()
 
     def load_received(self) -> None:
-        """Loads the version that was received last into the model."""
+        """Loads the version that was received last into the model.
+
+        One whose tensors are not those of the last one is refused before anything is touched.
+        """
         receiver = self._connected()
+        version, tensors = receiver.version, list(receiver.tensors())
+        self._loader.check(version, tensors)
         if self._shown is not None:
             self._shown.hide()
-        initialize_layerwise_reload(self.model)
-        self.model.load_weights(receiver.tensors())
-        finalize_layerwise_reload(self.model, self.model_config)
+        self._loader.load(self.model, self.model_config, version, tensors, is_partial=self._is_partial)
         self._pack_tied_heads()
         if self._shown is not None:
-            self._shown.show(self.model, receiver.version)
+            self._shown.show(self.model, version)
 
     def finish_weight_update(self) -> None:
         """Does nothing: between two calls vLLM may run a step, and the model has to be whole in it."""
