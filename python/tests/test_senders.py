@@ -137,6 +137,21 @@ def test_a_sender_that_cannot_leave_is_closed(
     engine.shutdown()
 
 
+@pytest.mark.parametrize("is_sender", [True, False])
+def test_a_trainer_of_vllm_that_was_shut_down_sends_nothing_and_says_so(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, is_sender: bool
+) -> None:
+    monkeypatch.setattr(TrainerInitInfo, "is_sender", is_sender)
+    engine, send = sender_of(adapter(ADAPTERS["vllm"]), "vllm", server.address, monkeypatch)
+    weights = [("w", np.ones(4)), ("v", np.ones(4))]
+    send(weights)
+    engine.shutdown()
+    with pytest.raises(th.InvalidArgument, match="after shutdown"):
+        send(weights)
+    assert engine.version == 1
+    assert engine.client.update_weights.call_count == is_sender
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_sender_that_fails_forgets_what_was_put(

@@ -22,7 +22,10 @@ __all__ = ["TensorHubTrainerWeightTransferEngine", "TrainerInfo"]
 
 @dataclass
 class TrainerInfo(TrainerInitInfo):
-    """Where the weights are published, and what the engines are told (`engine.InitInfo`)."""
+    """Where the weights are published, and what the engines are told (`engine.InitInfo`).
+
+    vLLM's own field `rank`, of this process among the trainer's, has to be given: `TrainerInfo(rank=0, ...)`.
+    """
 
     backend: ClassVar[str] = "tensorhub"
 
@@ -49,6 +52,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         """`arena`: of the sender only."""
         super().__init__(**base)
         self._arena = arena
+        self._is_shut_down = False
         self.version = version
 
     @classmethod
@@ -78,10 +82,13 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         """Publishes the source's tensors as the next version, and has the engines take it.
 
         An error of the sender is raised when all is gathered: the other ranks, where none is raised, wait for it.
-        Nothing of the version is shown then. After `Replaced`, or an eviction, the next call joins anew.
+        Nothing of the version is shown then. After `Replaced`, or an eviction, the next call joins anew. After
+        `shutdown` it raises `InvalidArgument`.
         """
-        self.version += 1
         with gathered_to_the_end(self.source) as gathering:
+            if self._is_shut_down:
+                raise InvalidArgument("send_weights was called after shutdown: make another engine with trainer_init")
+            self.version += 1
             if self._arena is None:
                 return
             with self._arena.joining_anew() as arena:
@@ -93,7 +100,8 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         self.client.finish_weight_update(str(self.version))
 
     def shutdown(self) -> None:
-        """Leaves the hub; the engines go on with what they have."""
+        """Leaves the hub for good; the engines go on with what they have."""
+        self._is_shut_down = True
         arena, self._arena = self._arena, None
         if arena is not None:
             arena.leave()
