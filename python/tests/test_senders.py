@@ -82,7 +82,7 @@ def sender_of(module: Any, name: str, server: str, monkeypatch: pytest.MonkeyPat
         return hub, lambda weights: hub.send(weights, next(versions), holds=True)
     if name == "trl":
         transfer = module.WeightTransfer("http://127.0.0.1:9", server=server)
-        monkeypatch.setattr(transfer, "_ask", lambda *_: None)
+        monkeypatch.setattr(transfer, "_ask", lambda *_: {})
         return transfer, transfer.send_weights
     info = module.TrainerInfo(server=server, model="policy")
     source = MagicMock()
@@ -212,7 +212,7 @@ def test_what_a_failed_first_version_had_put_is_no_part_of_the_layout(
 ) -> None:
     """An arena without a layout keeps what is put before the first commit."""
     transfer = adapter(ADAPTERS["trl"]).WeightTransfer("http://127.0.0.1:9", server=server.address)
-    monkeypatch.setattr(transfer, "_ask", lambda *_: None)
+    monkeypatch.setattr(transfer, "_ask", lambda *_: {})
     monkeypatch.setattr(sys.modules["torch"], "contiguous_format", None, raising=False)
 
     def gathered() -> Iterator[tuple[str, Tensor]]:
@@ -304,7 +304,12 @@ def test_trl_continues_at_a_version(
     monkeypatch.setattr(module, "ArenaPublisher", Arena)
     transfer = module.WeightTransfer("http://127.0.0.1:9", server=server.address, version=41)
     told: list[Any] = []
-    monkeypatch.setattr(transfer, "_ask", lambda *given: told.append(given))
+
+    def ask(what: str, body: Any = None, *_engines: Any) -> dict[str, Any]:
+        told.append((what, body))
+        return {}
+
+    monkeypatch.setattr(transfer, "_ask", ask)
     assert transfer.version == 41
     transfer.send_weights([("w", np.ones(4)), ("v", np.ones(4))])
     assert transfer.version == 42

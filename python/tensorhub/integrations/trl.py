@@ -19,11 +19,15 @@ from tensorhub.torch import ArenaPublisher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import TypeAlias
 
     import torch
     from typing_extensions import Unpack
 
     from tensorhub.workers import Options
+
+    _Failed: TypeAlias = dict[str, Disconnected]
+    """The engines that have failed, and how."""
 
 __all__ = ["WeightTransfer"]
 
@@ -57,47 +61,96 @@ class WeightTransfer:
         self._timeout = timeout
         self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options))
         self._arena.made()
+        self._paused: set[str] = set()
+        """Engines that have answered `pause`, and not yet a `resume`."""
         self.version = version
         """The last version that was sent, or tried; it is the engines' weight version as well."""
 
     def init_weight_transfer(self) -> None:
         """Connects the engines to the hub."""
-        self._ask_each("init_weight_transfer_engine", [{"init_info": each} for each in self._init_infos])
+        bodies = [{"init_info": each} for each in self._init_infos]
+        _raise_any(self._ask_each("init_weight_transfer_engine", self._engines, bodies))
 
     def pause(self) -> None:
-        """Freezes what the engines are generating."""
-        self._ask("pause?mode=keep")
+        """Freezes what the engines are generating. If one does not answer, the others go on, and the error names it."""
+        failed = self._ask("pause?mode=keep")
+        self._paused.update(each for each in self._engines if each not in failed)
+        if failed:
+            self._resume_paused()
+        _raise_any(failed)
 
     def send_weights(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Publishes the weights as the next version, and has all engines take it.
 
-        After an error nothing of the version is shown. After `Replaced`, or an eviction, the next call joins anew.
+        After an error of the weights or of the hub nothing of the version is shown. After `Replaced`, or an eviction,
+        the next call joins anew. If engines fail, the error names all of them, the others have the version all the
+        same, and the next call asks all engines again. After any error engines that were paused go on.
         """
-        with gathered_to_the_end(iterator) as gathering, self._arena.joining_anew() as arena:
-            for name, tensor in gathering:
-                arena.put(name, tensor)
-            self.version += 1
-            arena.commit(self.version)
-        self._ask("start_weight_update", {})
-        self._ask("update_weights", {"update_info": {"version": self.version}})
-        self._ask("finish_weight_update", {"weight_version": str(self.version)})
+        try:
+            self._publish(iterator)
+            _raise_any(self._update())
+        except Exception:
+            self._resume_paused()  # the caller does not get to `resume`
+            raise
 
     def resume(self) -> None:
         """Lets the engines go on."""
-        self._ask("resume")
+        failed = self._ask("resume")
+        self._paused.intersection_update(failed)
+        _raise_any(failed)
 
     def destroy(self) -> None:
         """Leaves the hub; the engines go on with what they have."""
         self._arena.leave()
 
-    def _ask(self, what: str, body: dict[str, Any] | None = None) -> None:
-        self._ask_each(what, [body] * len(self._engines))
+    def _publish(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
+        with gathered_to_the_end(iterator) as gathering, self._arena.joining_anew() as arena:
+            for name, tensor in gathering:
+                arena.put(name, tensor)
+            self.version += 1
+            arena.commit(self.version)
 
-    def _ask_each(self, what: str, bodies: Sequence[dict[str, Any] | None]) -> None:
-        """Asks all engines at once: what one has received, another can read from it."""
-        with ThreadPoolExecutor(len(self._engines)) as pool:
-            for _ in pool.map(self._ask_one, self._engines, itertools.repeat(what), bodies):
-                pass
+    def _update(self) -> _Failed:
+        """Each call goes to the engines that have answered those before: an update that is begun is also finished."""
+        failed = self._start()
+        for what, body in (
+            ("update_weights", {"update_info": {"version": self.version}}),
+            ("finish_weight_update", {"weight_version": str(self.version)}),
+        ):
+            failed |= self._ask(what, body, [each for each in self._engines if each not in failed])
+        return failed
+
+    def _start(self) -> _Failed:
+        """Begins an update. An engine may still have one that nobody has finished, of an earlier trainer perhaps."""
+        failed = self._ask("start_weight_update", {})
+        refused = [each for each, error in failed.items() if isinstance(error.__cause__, urllib.error.HTTPError)]
+        self._ask("finish_weight_update", {}, refused)
+        again = self._ask("start_weight_update", {}, refused)
+        return {each: error for each, error in failed.items() if each not in refused or each in again}
+
+    def _resume_paused(self) -> None:
+        paused = [each for each in self._engines if each in self._paused]
+        self._paused.intersection_update(self._ask("resume", None, paused))
+
+    def _ask(self, what: str, body: dict[str, Any] | None = None, engines: Sequence[str] | None = None) -> _Failed:
+        """Asks all engines, or some, the same."""
+        asked = self._engines if engines is None else engines
+        return self._ask_each(what, asked, [body] * len(asked))
+
+    def _ask_each(self, what: str, engines: Sequence[str], bodies: Sequence[dict[str, Any] | None]) -> _Failed:
+        """Asks engines at once, since what one has received, another can read from it; waits for all answers."""
+        if not engines:
+            return {}
+        with ThreadPoolExecutor(len(engines)) as pool:
+            errors = pool.map(self._error_of, engines, itertools.repeat(what), bodies)
+            return {engine: error for engine, error in zip(engines, errors, strict=True) if error is not None}
+
+    def _error_of(self, engine: str, what: str, body: dict[str, Any] | None) -> Disconnected | None:
+        try:
+            self._ask_one(engine, what, body)
+        except Disconnected as e:
+            return e
+        return None
 
     def _ask_one(self, engine: str, what: str, body: dict[str, Any] | None) -> None:
         request = urllib.request.Request(  # noqa: S310 (the caller names the engines)
@@ -114,3 +167,13 @@ class WeightTransfer:
             raise Disconnected(f"the engine refused {what}: {e.code} {text}", peer=engine) from e
         except OSError as e:
             raise Disconnected(f"the engine does not answer {what}: {e}", peer=engine) from e
+
+
+def _raise_any(failed: _Failed) -> None:
+    """One error for all engines that have failed."""
+    if len(failed) < 2:  # noqa: PLR2004
+        for error in failed.values():
+            raise error
+        return
+    sentences = "; ".join(f"{engine}: {error.sentence}" for engine, error in failed.items())
+    raise Disconnected(f"{len(failed)} engines failed: {sentences}", peer=", ".join(failed))
