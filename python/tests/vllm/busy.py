@@ -1,4 +1,4 @@
-"""Three updates while requests run: an asynchronous engine, whose clients never stop asking."""
+"""Updates while requests run: an asynchronous engine, whose clients never stop asking. The last does not pause it."""
 
 from __future__ import annotations
 
@@ -41,16 +41,22 @@ class Clients:
         await asyncio.gather(*self._tasks)
 
 
-async def update(engine: Any, version: int) -> float:
-    """Requests in flight wait, and go on with the new weights."""
+async def update(engine: Any, version: int, *, pauses: bool) -> float:
+    """Requests in flight wait, and go on with the new weights; or they run between the calls."""
     from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
     started = time.monotonic()
-    await engine.pause_generation(mode="keep")
+    if pauses:
+        await engine.pause_generation(mode="keep")
     await engine.start_weight_update()
     await engine.update_weights(WeightTransferUpdateRequest(update_info={"version": version}))
+    if not pauses:
+        await asyncio.sleep(0.5)
     await engine.finish_weight_update(str(version))
-    await engine.resume_generation()
+    if pauses:
+        await engine.resume_generation()
+    else:
+        await engine.reset_prefix_cache(reset_running_requests=True)
     return time.monotonic() - started
 
 
@@ -78,12 +84,12 @@ async def talk(folder: str, server: th.ReferenceServer, trainer: Trainer) -> Non
         await engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init))
         sampling = SamplingParams(temperature=0, max_tokens=models.NEW_TOKENS, ignore_eos=True, detokenize=False)
         clients = Clients(engine, sampling)
-        for version, seed in enumerate([1, 2, 3], start=1):
+        for version, seed in enumerate([1, 2, 3, 1], start=1):
             await asyncio.to_thread(trainer.publish, seed, version)
             before = len(clients.answers)
             while len(clients.answers) < before + CLIENTS:
                 await asyncio.sleep(0.01)
-            seconds = await update(engine, version)
+            seconds = await update(engine, version, pauses=version < 4)
             print(
                 f"       update to version {version} took {seconds:.3f} s, with {CLIENTS} requests in flight",
                 flush=True,
