@@ -57,9 +57,10 @@ struct worker_options {
   /// Reads outstanding per lane; 0: 4, and from quick sources 64 where tensors lie on a device, which copies
   /// and digests in batches.
   std::size_t window_chunks = 0;
-  /// The same to a source in another datacenter, of whole chunks; of smaller ones more. Times `lanes` and
-  /// `chunk_bytes` it is what is on its way at a time: 1-2 bandwidth-delay products of the path fill it
-  /// (64 MiB: 5 Gbit/s x 50 ms, twice); more only waits, and is lost with its reader.
+  /// The most to a source in another datacenter, of whole chunks; of smaller ones more. A lane begins with a
+  /// quarter of it, and then has as much on its way as its path has been measured to hold: about two
+  /// bandwidth-delay products. Times `lanes` and `chunk_bytes` it should be two of the fastest path (64 MiB:
+  /// 5 Gbit/s x 50 ms). A shard of no more chunks is asked for at once.
   std::size_t far_window_chunks = 32;
   tensorhub::process process{};  ///< whose transport and control connection it shares (process.hpp)
   std::chrono::milliseconds join_timeout = defaults::join_timeout;

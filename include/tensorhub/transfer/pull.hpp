@@ -67,6 +67,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transfer/control_block.hpp"
+#include "tensorhub/transfer/far_window.hpp"
 #include "tensorhub/transfer/known_digests.hpp"
 #include "tensorhub/transfer/missing_chunks.hpp"
 #include "tensorhub/transfer/pull_stalls.hpp"
@@ -217,6 +218,11 @@ class pull {
   /// read of its header or block is outstanding.
   enum class source_state : std::uint8_t { unknown, ahead, reading, believed, lost };
 
+  struct read_times {
+    duration usual{};                     ///< average time of one chunk read
+    duration shortest = duration::max();  ///< of any read: a round trip, as far as is known
+    void add(duration took) noexcept { shortest = std::min(shortest, std::max(took, duration{1})); }
+  };
   struct source_record {
     pull_source facts{};
     source_state state = source_state::unknown;
@@ -232,7 +238,7 @@ class pull {
     std::vector<std::uint64_t> map{};
     time_point next_poll{};
     duration poll_interval{};
-    duration usual{};  ///< average time of one chunk read
+    read_times times{};
     std::uint64_t chunks = 0;
     std::uint64_t bytes = 0;
     std::vector<remote_region> segments{};
@@ -248,7 +254,9 @@ class pull {
     lane_id lane = 0;
     std::vector<read_record> reads{};        ///< in flight, oldest first
     std::uint64_t reading_bytes = 0;         ///< of those
+    far_window window{};                     ///< of these bytes, if the source is far
     bool look_pending = false;               ///< a header or map read is outstanding
+    time_point look_posted{};                ///< the last one, or the last read of the block
     std::vector<chunk_index> unconfirmed{};  ///< arrived since the last header read was posted
     time_point oldest_unconfirmed{};
     std::vector<chunk_index> confirming{};  ///< the source showed them before the header read outstanding

@@ -80,8 +80,9 @@ struct pull_options {
   /// The same from one source, until its reads are known to take a fraction of `slow_shortest`: with more, a
   /// slow source would hold chunks that others could bring, and a healthy one would look slow.
   std::size_t cautious_window_chunks = SIZE_MAX;
-  /// Bytes outstanding over a wide-area path, in addition, as whole chunks: 1-2 bandwidth-delay products for
-  /// all lanes. Of tensors that are smaller than a chunk (layout.hpp), so many more are read at a time.
+  /// The most bytes outstanding over a wide-area path, in addition, as whole chunks: two bandwidth-delay
+  /// products for all lanes. How many there are is measured (far_window.hpp). Of tensors that are smaller
+  /// than a chunk (layout.hpp), so many more are read at a time.
   std::size_t far_window_chunks = 32;
   /// Arrived chunks per header read, when nothing else causes a header read. Readers of this reader wait for
   /// that confirmation; until then they read the chunks from a source further up.

@@ -77,6 +77,7 @@ TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane,
   channels_.back().slot = slot;
   channels_.back().lane = lane;
   channels_.back().ordered_read_bytes = ordered_read_bytes;
+  channels_.back().window = {options_.far_window_chunks, layout_->chunk_bytes()};
   if (lane >= lanes_.size()) lanes_.resize(lane + 1);
   lanes_[lane].channels.push_back(static_cast<channel_id>(channels_.size() - 1));
   return static_cast<channel_id>(channels_.size() - 1);
@@ -182,7 +183,10 @@ TENSORHUB_DECL bool pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   }
   const duration took = std::max(now - posted, duration{1});
   const bool opens_window = may_only_start(from);
-  from.usual = from.usual.count() == 0 ? took : (3 * from.usual + took) / 4;
+  duration& usual = from.times.usual;
+  usual = usual.count() == 0 ? took : (3 * usual + took) / 4;
+  from.times.add(took);
+  if (from.facts.far) c.window.arrived(layout_->slice(chunk).bytes, now, from.times.shortest);
   usual_ = usual_.count() == 0 ? took : (15 * usual_ + took) / 16;
   stalls_.progressed(now);
   if (is_proven) {
@@ -257,7 +261,7 @@ TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point 
   missing_.take(chunk);
   states_[chunk] = chunk_state::in_flight;
   source_record& from = sources_[c.slot];
-  if (from.usual.count() == 0 && reads_of(c.slot) == 0) from.first_posted = now;
+  if (from.times.usual.count() == 0 && reads_of(c.slot) == 0) from.first_posted = now;
   c.reads.push_back({chunk, now});
   c.reading_bytes += layout_->slice(chunk).bytes;
   from.cursor = chunk + 1 == states_.size() ? 0 : chunk + 1;

@@ -18,13 +18,15 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) c
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
   if (sources_[c.slot].facts.far) {
     const std::uint64_t chunk_bytes = layout_->chunk_bytes();
-    return std::min(left(options_.far_window_chunks, c.reading_bytes / chunk_bytes),
+    const bool is_ahead = sources_[c.slot].state == source_state::ahead;
+    const std::uint64_t most_bytes = is_ahead ? options_.far_window_chunks * chunk_bytes : c.window.bytes();
+    return std::min(left((most_bytes + chunk_bytes - 1) / chunk_bytes, c.reading_bytes / chunk_bytes),
                     left(most_far_reads(), c.reads.size()));
   }
   if (starting_until(c.slot, now) != time_point::never()) return 0;
   const lane_record& lane = lanes_[c.lane];
   std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
-  const duration usual = sources_[c.slot].usual;
+  const duration usual = sources_[c.slot].times.usual;
   if (usual.count() == 0 || usual > options_.slow_shortest / 4)
     of_lane = std::min(of_lane, left(options_.cautious_window_chunks, c.reads.size()));
   if (of_lane == 0) return 0;
@@ -90,7 +92,7 @@ TENSORHUB_DECL std::optional<chunk_index> pull::find_in_complete(channel_record&
 }
 
 TENSORHUB_DECL bool pull::may_only_start(const source_record& from) const noexcept {
-  return from.usual.count() == 0 && from.complete &&
+  return from.times.usual.count() == 0 && from.complete &&
          detail::any_of(sources_, [&from](const source_record& s) {
            return &s != &from && s.facts.receiving && !s.complete && s.state != source_state::lost &&
                   !s.retiring;
@@ -146,8 +148,8 @@ TENSORHUB_DECL void pull::drop_slow_source(const channel_record& idle, const sou
 
 TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const channel_record& idle,
                                                                        const source_record& able) const {
-  if (!missing_.empty() || !idle.reads.empty() || able.usual.count() == 0 || able.retiring) return {};
-  const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.usual);
+  if (!missing_.empty() || !idle.reads.empty() || able.times.usual.count() == 0 || able.retiring) return {};
+  const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.times.usual);
   std::optional<slow_source> out;
   for (const channel_record& slow : channels_) {
     if (slow.slot == idle.slot || slow.reads.empty() || sources_[slow.slot].state == source_state::lost)

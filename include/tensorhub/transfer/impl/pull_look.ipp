@@ -52,6 +52,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
   if (from.state != source_state::reading) return false;
   if (status != completion_status::ok)
     return lost(slot, errc_of(status), "reading the control block: " + text(status));
+  from.times.add(now - c.look_posted);
   if (block.size() < control_offsets::of(*layout_).total_bytes)
     return lost(slot, errc::protocol_mismatch, "short control block");
   const auto header = read_control_header(block);
@@ -106,6 +107,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::first_look(channel_record& c, sour
   const bool has_read_ahead = !c.reads.empty() || !c.unconfirmed.empty();
   if ((from.retiring && !has_read_ahead) || now < from.next_poll) return std::nullopt;
   from.state = source_state::reading;
+  c.look_posted = now;
   if (!from.facts.receiving || from.seen) return pull_task{pull_task::kind_type::block, 0};
   c.look_pending = true;
   return pull_task{pull_task::kind_type::header, 0};
@@ -119,6 +121,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::look_again(channel_record& c, sour
   const bool chases = may_chase(c);
   if (!polls && !chases && !wants_header(c, may_take, now)) return std::nullopt;
   c.look_pending = true;
+  c.look_posted = now;
   look_behind(c, chases);
   if (chases || !may_have_news) return pull_task{pull_task::kind_type::header, 0};
   from.map_pending = true;
@@ -153,6 +156,7 @@ TENSORHUB_DECL std::optional<pull_task> pull::read_ahead(channel_id id, time_poi
   if (is_in_flight ? !looks_last(c, control_offsets::of(*layout_).total_bytes) : c.unconfirmed.empty())
     return std::nullopt;
   from.state = source_state::reading;
+  c.look_posted = now;
   look_behind(c, is_in_flight);
   return pull_task{pull_task::kind_type::block, 0};
 }
@@ -209,6 +213,7 @@ TENSORHUB_DECL bool pull::look_arrived(channel_id id, completion_status status,
   }
   if (status != completion_status::ok)
     return lost(c.slot, errc_of(status), "reading the control block again: " + text(status));
+  from.times.add(now - c.look_posted);
   if (!header) return lost(c.slot, errc::contract_broken, "the source no longer shows a control block");
   if (!matches(*header, from))
     return lost(c.slot, code_of_change(*header, from.facts), changed(*header, from.facts));
