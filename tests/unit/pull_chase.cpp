@@ -126,3 +126,41 @@ TEST_CASE("pull: a channel that was connected again promises what its new connec
   for (int i = 0; i < 9; ++i) d.take(channel, kind::chunk);
   CHECK(d.nothing(channel));
 }
+
+TEST_CASE("pull: over a wide-area path there is always a header behind some chunks on their way") {
+  driver d;
+  holder source{d.shape, 1};
+  source.facts.far = true;
+  const channel_id channel = d.core.open_channel(d.core.add_source(source.facts), 0, 1024);
+  REQUIRE(d.believe(channel, source));
+  d.take(channel, kind::chunk);
+  d.take(channel, kind::header);
+  d.take(channel, kind::chunk);
+  d.take(channel, kind::chunk);
+  d.arrive(channel, 0);
+  CHECK(d.core.confirmed_chunks() == 0);
+  d.core.header_arrived(channel, completion_status::ok, source.header(), d.now);
+  CHECK(d.core.is_confirmed(0));
+  d.take(channel, kind::header);
+  d.arrive(channel, 1);
+  d.take(channel, kind::chunk);  // behind the header
+  d.arrive(channel, 2);
+  d.arrive(channel, 3);
+  d.core.header_arrived(channel, completion_status::ok, source.header(), d.now);
+  CHECK(d.core.is_confirmed(1));
+  CHECK(d.core.is_confirmed(2));
+  CHECK_FALSE(d.core.is_confirmed(3));
+  CHECK(d.drain(channel, source).size() == 5);
+  CHECK(d.core.done());
+}
+
+TEST_CASE("pull: over a wide-area path without order, headers are read behind chunks that have arrived") {
+  driver d;
+  holder source{d.shape, 1};
+  source.facts.far = true;
+  const channel_id channel = d.core.open_channel(d.core.add_source(source.facts), 0, 0);
+  REQUIRE(d.believe(channel, source));
+  for (int i = 0; i < 8; ++i) d.take(channel, kind::chunk);
+  d.arrive(channel, 0);
+  d.take(channel, kind::header);
+}

@@ -97,6 +97,7 @@ class pipe {
 /// What a transfer has been like. *Late*: from 5/8 to 7/8 of it.
 struct far_transfer {
   duration took{};
+  duration first_confirmed{};
   std::size_t most_late_reads = 0;
   duration longest_late_wait{};  ///< between two confirmations
 };
@@ -121,6 +122,7 @@ struct far_transfer {
       out.longest_late_wait = std::max(out.longest_late_wait, d.now - last_confirmed);
     }
     if (confirmed > before) last_confirmed = d.now;
+    if (confirmed > 0 && before == 0) out.first_confirmed = d.now - begun;
   }
   out.took = d.now - begun;
   return out;
@@ -174,6 +176,15 @@ TEST_CASE("pull: about two bandwidth-delay products are on their way, and are co
       // What is on its way, the header read behind it, and a chunk more.
       CHECK(to_seconds(seen.longest_late_wait) <= (most + 1) * static_cast<double>(chunk_bytes) / rate);
     }
+  }
+}
+
+TEST_CASE("pull: the first chunk that comes from afar is confirmed by the header read right behind it") {
+  for (const double rate : {20 * megabit, 200 * megabit, 1000 * megabit}) {
+    const far_path path{rate, 100ms, false};
+    CAPTURE(rate);
+    CHECK(to_seconds(transfer(path).first_confirmed - 2 * path.round_trip - 5ms) <=
+          static_cast<double>(chunk_bytes) / rate);
   }
 }
 

@@ -19,7 +19,9 @@
 /// channel before the header read was posted.
 ///
 /// Over a channel whose reads look at the source's memory in the order of their posting, the last header read
-/// does not wait for the chunks: it is posted behind them (it *chases* them) and spares a round trip.
+/// does not wait for the chunks: it is posted behind them (it *chases* them) and spares a round trip. Over a
+/// wide-area path so does every header read of a source that has all chunks: there is always one behind some
+/// chunks that are on their way, the first behind the first chunk.
 ///
 /// A shard of one chunk, and over a wide-area path one that fits the window, is read *ahead* of its source's
 /// control block, if the server has named the memory of its segments: first the chunks, by one channel, then
@@ -293,7 +295,7 @@ class pull {
   [[nodiscard]] bool check_early(source_slot slot);
 
   [[nodiscard]] bool wants_header(const channel_record& c, bool may_take, time_point now) const;
-  /// Nothing is left to take, and a header read would look at the source after the reads in flight.
+  /// A header read would look at the source after the reads in flight, which are the last ones, or take long.
   [[nodiscard]] bool may_chase(const channel_record& c) const noexcept;
   /// A read of `bytes` would look at the source after the reads in flight, if there are any.
   [[nodiscard]] bool looks_last(const channel_record& c, std::uint64_t bytes) const noexcept;

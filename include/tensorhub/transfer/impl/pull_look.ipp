@@ -177,7 +177,9 @@ TENSORHUB_DECL bool pull::wants_header(const channel_record& c, bool may_take, t
 }
 
 TENSORHUB_DECL bool pull::may_chase(const channel_record& c) const noexcept {
-  return missing_.empty() && !c.reads.empty() && c.proven.empty() && looks_last(c, sizeof(control_header));
+  const source_record& from = sources_[c.slot];
+  const bool is_useful = missing_.empty() || (from.facts.far && from.complete);
+  return is_useful && !c.reads.empty() && c.proven.empty() && looks_last(c, sizeof(control_header));
 }
 
 TENSORHUB_DECL bool pull::looks_last(const channel_record& c, std::uint64_t bytes) const noexcept {
