@@ -396,7 +396,8 @@ class pull {
   [[nodiscard]] static bool matches(const control_header& header, const source_record& from) noexcept;
   /// True for a source that will receive this version but has not begun.
   [[nodiscard]] static bool is_early(const control_header& header, const pull_source& facts) noexcept;
-  /// A source that was receiving may end its own update at any time; one that had all has broken the contract.
+  /// A source that was receiving may end its own update at any time; one that had everything has broken the
+  /// contract.
   [[nodiscard]] static errc code_of_change(const control_header& header, const pull_source& facts) noexcept;
   [[nodiscard]] static std::string changed(const control_header& header, const pull_source& facts);
   [[nodiscard]] static errc errc_of(completion_status status) noexcept;
