@@ -67,7 +67,8 @@ struct worker_options {
   std::chrono::milliseconds drain_timeout = defaults::drain_timeout;      ///< of the drain inside an update
   std::chrono::milliseconds connect_timeout = defaults::connect_timeout;  ///< to a source
   std::chrono::milliseconds request_retry = defaults::request_retry;
-  /// Silence after which the next server of the list is tried, or the only one is connected to anew.
+  /// Silence after which the next server of the list is tried, or the only one, which has left heartbeats
+  /// unanswered, is connected to anew.
   std::chrono::milliseconds server_timeout = defaults::server_timeout;
   /// Called one line at a time, in a thread of the library's; must not call the worker, nor end it. The end
   /// of the worker waits for it.

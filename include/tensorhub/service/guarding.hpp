@@ -48,8 +48,8 @@ class refusal_watch {
     next_ = now + std::chrono::seconds{1};
     return "this process has refused " + std::to_string(count - said_.exchange(count)) +
            " data connections (" + std::to_string(count) +
-           " since the start): a client without a lease knows its address, or the certificate of a worker is "
-           "not trusted here";
+           " since the start): a client without a lease, and so without a capability, knows its address, or "
+           "the certificate of a worker is not trusted here";
   }
 
  private:

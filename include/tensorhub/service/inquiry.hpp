@@ -47,8 +47,6 @@ class inquiry : public session_detail::questions {
   using pending_request = session_detail::pending_request;
   using questions::handle;
 
-  void turn_to_server(time_point now, std::size_t index);
-
   void handle(time_point, const pending_request& pending, const messages::manage_reply& reply) {
     answer(pending, reply.result).managed = reply;
   }

@@ -167,12 +167,17 @@ class session : public session_detail::operations {
 
   void on_push(time_point now, const messages::goodbye_push& push);
 
-  /// Switches to the next server of the list, which does not know this worker and will answer with a goodbye;
-  /// or connects anew to the only one.
-  void try_next_server(time_point now) { turn_to_server(now, order_next_server()); }
-  /// What was sent and not answered may be lost with the connection: it is sent again.
-  void turn_to_server(time_point now, std::size_t index);
-  [[nodiscard]] time_point silence_ends() const noexcept { return patience(2 * heartbeat_interval_); }
+  /// Switches to the next server of the list. That server does not know this worker and will answer with a
+  /// goodbye.
+  void try_next_server(time_point now) { move_to_server(now, order_next_server()); }
+  /// When the only server has left heartbeats unanswered for so long that their connection may be dead; the
+  /// kernel would try it less and less often. Never: it has not.
+  [[nodiscard]] time_point new_connection_at() const noexcept {
+    const bool waits = joined_ && options_.servers == 1 && contact_.beat_since != time_point::never();
+    return waits ? contact_.beat_since + options_.server_timeout : time_point::never();
+  }
+  /// What was sent may be lost with the old connection, so it is sent again.
+  void ask_for_new_connection(time_point now);
   /// This server does not take the worker over. Workers of one process share a connection, and each may be
   /// refused where another one belongs: a session that all servers have refused pauses for a server_timeout.
   void go_elsewhere(time_point now);

@@ -398,7 +398,7 @@ class pull {
   [[nodiscard]] static bool is_early(const control_header& header, const pull_source& facts) noexcept;
   /// A source that was receiving may end its own update at any time; one that had everything has broken the
   /// contract.
-  [[nodiscard]] static errc code_of_change(const control_header& header, const pull_source& facts) noexcept;
+  [[nodiscard]] static errc code_of_change(const control_header& header, const source_record& from) noexcept;
   [[nodiscard]] static std::string changed(const control_header& header, const pull_source& facts);
   [[nodiscard]] static errc errc_of(completion_status status) noexcept;
   [[nodiscard]] static std::string text(completion_status status) { return std::string{to_string(status)}; }

@@ -18,7 +18,7 @@
 ///     [ chunk 0 ][chunk 1 ]   [ chunk 2 ][ chunk 3 ][ch. 4]           [ chunk 5 ] ...
 ///
 /// Two workers agree on chunk numbers exactly if `digest()` agrees. The digest covers names, types, shapes,
-/// order and `chunk_bytes`.
+/// order, `chunk_bytes`, and what counts as small.
 ///
 /// Thread safety: immutable after construction.
 

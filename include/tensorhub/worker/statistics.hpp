@@ -56,7 +56,7 @@ struct worker_statistics {
 
   /// Sources that were given up because a chunk did not have its digest.
   [[nodiscard]] std::uint64_t chunks_refused() const noexcept { return sources_failed.of(errc::corrupt); }
-  /// Sources that were given up because they had raised their epoch while they were read.
+  /// Sources that held the whole version and were given up because they had raised their epoch meanwhile.
   [[nodiscard]] std::uint64_t epochs_refused() const noexcept {
     return sources_failed.of(errc::contract_broken);
   }

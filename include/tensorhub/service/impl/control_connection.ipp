@@ -207,7 +207,7 @@ class control_connection::loop {
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
-      if (decoded.ok()) silence_ = {};
+      if (decoded.ok()) heard_ = clock_.now();
       if (decoded.ok())
         deliver(decoded.message);
       else
@@ -268,10 +268,9 @@ class control_connection::loop {
       if (!std::exchange(told_.is_silent, false)) return;
     }
     const time_point now = clock_.now();
-    if (now < silence_.left_at + silence_.patience) return;
-    silence_.patience =
-        silence_.left_at == time_point{} ? first_patience : std::min(2 * silence_.patience, most_patience);
-    silence_.left_at = now;
+    if (now - silence_.left_at > 2 * most_patience) silence_.patience = first_patience;
+    if (now - std::max(silence_.left_at, heard_) < silence_.patience) return;
+    silence_ = {now, std::min(2 * silence_.patience, most_patience)};
     connect_again();
   }
   /// `is_attempt`: ZeroMQ has had an address to connect to. Else it will try again after a pause.
@@ -359,11 +358,13 @@ class control_connection::loop {
     bool has_answered = false;  ///< some server, once
     bool has_address = false;   ///< ZeroMQ has had one since its last pause
   } seen_;
-  /// Since the server was heard; a connection was left at `left_at`, the next one is after `patience`.
+  /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
+  /// heard again: what takes long to send, such as a layout, must arrive at last.
   struct {
     time_point left_at{};
-    duration patience{};
+    duration patience = first_patience;
   } silence_;
+  time_point heard_{};
   time_point due_ = time_point::never();  ///< when an end wants to be stepped
   std::vector<messages::envelope> sending_;
   const std::optional<client_security> security_;

@@ -47,7 +47,7 @@ TENSORHUB_DECL void inquiry::receive(time_point now, const messages::envelope& e
 }
 
 TENSORHUB_DECL void inquiry::advance(time_point now) {
-  if (now >= patience()) turn_to_server(now, order_next_server());
+  if (now >= patience()) move_to_server(now, order_next_server());
   outbox_.repeat(now, false);
   end_late_requests(now);
 }
@@ -57,10 +57,7 @@ TENSORHUB_DECL time_point inquiry::next_deadline() const noexcept {
 }
 
 TENSORHUB_DECL void inquiry::move_to_server(time_point now, std::size_t index) {
-  if (index != contact_.server) turn_to_server(now, index);
-}
-
-TENSORHUB_DECL void inquiry::turn_to_server(time_point now, std::size_t index) {
+  if (index == contact_.server) return;
   contact_.turn_to(index, now);
   note_if_idle(now);
   outbox_.repeat_all(now, false);

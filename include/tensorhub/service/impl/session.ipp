@@ -98,19 +98,22 @@ TENSORHUB_DECL void session::receive(time_point now, const messages::envelope& e
   if (speaker_ && term_of(speaker_) < term_of(believed_))
     return;  // from a server that another one has replaced
   contact_.heard = now;
+  contact_.beat_since = time_point::never();
   if (is_late(envelope.body)) return ask_to_return(now);
   visit([&](const auto& body) { on_body(now, envelope, body); }, envelope.body);
 }
 
 TENSORHUB_DECL void session::advance(time_point now) {
   end_late_joins(now);
-  if (now >= std::min(silence_ends(), contact_.rejoins_at)) try_next_server(now);
+  if (now >= std::min(patience(), contact_.rejoins_at)) try_next_server(now);
+  if (now >= new_connection_at()) ask_for_new_connection(now);
   outbox_.repeat(now, joined_);
   end_late_requests(now);
   advance_operation(now);
   if (joined_ && now >= next_heartbeat_) {
     if (was_paused(now)) beats_answered_ = 0;
     next_heartbeat_ = now + heartbeat_interval_;
+    contact_.beat_since = std::min(contact_.beat_since, now);
     outbox_.heartbeat();
   }
 }
@@ -119,7 +122,7 @@ TENSORHUB_DECL time_point session::next_deadline() const noexcept {
   time_point next = outbox_.next_deadline(joined_);
   if (joined_) next = std::min(next, next_heartbeat_);
   for (const session_detail::waiting_join& each : joins_) next = std::min(next, each.deadline);
-  next = std::min({next, silence_ends(), contact_.rejoins_at});
+  next = std::min({next, patience(), contact_.rejoins_at, new_connection_at()});
   return std::min(next, operation_deadline());
 }
 
@@ -265,10 +268,7 @@ TENSORHUB_DECL void session::go_elsewhere(time_point now) {
 }
 
 TENSORHUB_DECL void session::move_to_server(time_point now, std::size_t index) {
-  if (index != contact_.server) turn_to_server(now, index);
-}
-
-TENSORHUB_DECL void session::turn_to_server(time_point now, std::size_t index) {
+  if (index == contact_.server) return;
   contact_.turn_to(index, now);
   if (joined_) outbox_.heartbeat();
   const bool waits = std::exchange(contact_.rejoins_at, time_point::never()) != time_point::never();
@@ -277,6 +277,13 @@ TENSORHUB_DECL void session::turn_to_server(time_point now, std::size_t index) {
   outbox_.repeat_all(now, joined_);
   if (is_joining) send_join(now);
   note_if_idle(now);
+}
+
+TENSORHUB_DECL void session::ask_for_new_connection(time_point now) {
+  contact_.beat_since = now;
+  act(session_actions::use_server{contact_.server});
+  outbox_.heartbeat();
+  outbox_.repeat_all(now, joined_);
 }
 
 TENSORHUB_DECL void session::finish_leaving(session_ticket ticket, const messages::status& outcome) {

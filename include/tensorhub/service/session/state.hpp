@@ -39,6 +39,8 @@ struct contact {
   std::size_t refusals = 0;                     ///< of servers that do not take this worker over
   time_point rejoins_at = time_point::never();  ///< all of them have refused: when the next one is asked
   bool has_left = false;  ///< the server has let this worker leave, which sends nothing more
+  /// When the first heartbeat since `heard` was sent, or a new connection was asked for; never: neither was.
+  time_point beat_since = time_point::never();
 
   /// The patience with a silent server begins with the first request that it leaves unanswered. Later
   /// requests do not restart it, even if the first call has ended. The time without a request does not count.
@@ -125,11 +127,9 @@ class state {
     if (!joined_ && outbox_.empty()) contact_.note_idle(now);
   }
 
-  /// The time until which the server may be silent; never: no request is open. `usual`: as long as it is
-  /// where nothing is wrong.
-  [[nodiscard]] time_point patience(duration usual = {}) const noexcept;
-  /// Orders the connection to use the next server of the list, or to connect anew to the only one; the
-  /// session itself has to move there.
+  /// The time until which the server may be silent; never: there is no other server, or no open request.
+  [[nodiscard]] time_point patience() const noexcept;
+  /// Orders the connection to use the next server of the list; the session itself has to move there.
   [[nodiscard]] std::size_t order_next_server();
 
   /// The number of the running call; zero while the server has not announced it.

@@ -61,8 +61,7 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
       header->segment_count != layout_->segments().size()) {
     return lost(slot, errc::protocol_mismatch, "what was read is not a control block of this layout");
   }
-  if (!matches(*header, from))
-    return lost(slot, code_of_change(*header, from.facts), changed(*header, from.facts));
+  if (!matches(*header, from)) return lost(slot, code_of_change(*header, from), changed(*header, from.facts));
   // What an open version has shown is compared with its root by `settle`; its chunks with the table.
   if (options_.needs_root && !from.facts.root && !options_.open)
     return lost(slot, errc::corrupt, "the server names no root digest of this version");
@@ -218,7 +217,7 @@ TENSORHUB_DECL bool pull::look_arrived(channel_id id, completion_status status,
   from.times.add(now - c.look_posted);
   if (!header) return lost(c.slot, errc::contract_broken, "the source no longer shows a control block");
   if (!matches(*header, from))
-    return lost(c.slot, code_of_change(*header, from.facts), changed(*header, from.facts));
+    return lost(c.slot, code_of_change(*header, from), changed(*header, from.facts));
   if (from.state == source_state::reading) {
     from.seen = true;
     from.state = source_state::unknown;
@@ -315,9 +314,11 @@ TENSORHUB_DECL bool pull::is_early(const control_header& header, const pull_sour
           (header.epoch == facts.epoch && header.state == static_cast<std::uint64_t>(control_state::empty)));
 }
 
-TENSORHUB_DECL errc pull::code_of_change(const control_header& header, const pull_source& facts) noexcept {
+TENSORHUB_DECL errc pull::code_of_change(const control_header& header, const source_record& from) noexcept {
+  const pull_source& facts = from.facts;
   const bool shows_other = header.epoch == facts.epoch && header.version != facts.version.value;
-  const bool has_ended = facts.receiving && header.holder == facts.holder.value && !shows_other;
+  const bool receives = facts.receiving && !from.complete;
+  const bool has_ended = receives && header.holder == facts.holder.value && !shows_other;
   return has_ended ? errc::unavailable : errc::contract_broken;
 }
 

@@ -125,6 +125,7 @@ TENSORHUB_DECL digest128 layout::make_digest() const {
     put(tensor.shape.size());
     for (const std::uint64_t dimension : tensor.shape) put(dimension);
   }
+  if (packed_below_bytes_ != chunk_bytes_) put(packed_below_bytes_);  // releases that pack all do not fit
   return detail::xxh3_128(std::as_bytes(std::span{text}), 0x6c61796f7574ull);
 }
 

@@ -220,6 +220,7 @@ class state_digest {
     fold(contact.heard);
     fold(contact.asked_since);
     fold(contact.idle_since);
+    fold(contact.beat_since);
     add(contact.server, contact.refused_since, contact.refusals, contact.rejoins_at, contact.has_left);
   }
   void fold(const session_detail::outbox& outbox) { fold_members(outbox, open_state::outbox_members{}); }

@@ -30,10 +30,9 @@ TENSORHUB_DECL void state::end_late_requests(time_point now) {
   if (!ended.empty()) note_if_idle(now);
 }
 
-TENSORHUB_DECL time_point state::patience(duration usual) const noexcept {
-  if (fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
-  if (contact_.asked_since > contact_.heard) return contact_.asked_since + options_.server_timeout;
-  return contact_.heard + std::max<duration>(options_.server_timeout, usual);
+TENSORHUB_DECL time_point state::patience() const noexcept {
+  if (options_.servers < 2 || fatal_ || (!joined_ && outbox_.empty())) return time_point::never();
+  return std::max(contact_.heard, contact_.asked_since) + options_.server_timeout;
 }
 
 TENSORHUB_DECL std::size_t state::order_next_server() {
