@@ -245,6 +245,7 @@ TEST_CASE("same_host for tenants: who keeps all that it ever got sees nothing th
       const source_process closed{kind, same_host::options::for_tenants()};
       const hoarder_process of_open{open.facts}, of_closed{closed.facts};
       CHECK(of_closed.ways_to(first_bytes) == "stage ");
+      CHECK(of_open.ways_to(first_bytes) != "");  // it has taken what it gets
       open.order(order);
       closed.order(order);
       CHECK(of_closed.ways_to(next_bytes) == "");
