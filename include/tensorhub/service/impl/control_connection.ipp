@@ -207,7 +207,7 @@ class control_connection::loop {
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
-      if (decoded.ok()) heard_ = clock_.now();
+      if (decoded.ok()) silence_.heard = clock_.now();
       if (decoded.ok())
         deliver(decoded.message);
       else
@@ -269,8 +269,9 @@ class control_connection::loop {
     }
     const time_point now = clock_.now();
     if (now - silence_.left_at > 2 * most_patience) silence_.patience = first_patience;
-    if (now - std::max(silence_.left_at, heard_) < silence_.patience) return;
-    silence_ = {now, std::min(2 * silence_.patience, most_patience)};
+    if (now - std::max(silence_.left_at, silence_.heard) < silence_.patience) return;
+    silence_.left_at = now;
+    silence_.patience = std::min(2 * silence_.patience, most_patience);
     connect_again();
   }
   /// `is_attempt`: ZeroMQ has had an address to connect to. Else it will try again after a pause.
@@ -361,10 +362,10 @@ class control_connection::loop {
   /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
   /// heard again: what takes long to send, such as a layout, must arrive at last.
   struct {
+    time_point heard{};
     time_point left_at{};
     duration patience = first_patience;
   } silence_;
-  time_point heard_{};
   time_point due_ = time_point::never();  ///< when an end wants to be stepped
   std::vector<messages::envelope> sending_;
   const std::optional<client_security> security_;
