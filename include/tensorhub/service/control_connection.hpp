@@ -59,7 +59,8 @@ class control_connection {
   /// Some end has something to send, or is due earlier than it has said.
   TENSORHUB_DECL void wake() noexcept;
 
-  /// Messages that the present server has not received yet are dropped.
+  /// Messages that the present server has not received yet are dropped. The only one, if it has been silent:
+  /// over a new connection.
   TENSORHUB_DECL void use_server(std::size_t index);
 
   /// The reason why the last attempt to connect failed in the handshake, for sentences; empty: no handshake

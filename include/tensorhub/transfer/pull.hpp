@@ -327,8 +327,7 @@ class pull {
   // ---- chunks
 
   [[nodiscard]] std::size_t most_far_reads() const noexcept {
-    const bool has_small_chunks = layout_->packed_below_bytes() < layout_->chunk_bytes();
-    return options_.far_window_chunks * (has_small_chunks ? 4 : 1);
+    return options_.far_window_chunks * (layout_->chunk_bytes() / layout_->packed_below_bytes());
   }
   /// How many more chunks this channel may read now.
   [[nodiscard]] std::size_t room(const channel_record& c, time_point now) const noexcept;

@@ -10,8 +10,8 @@
 ///
 /// Small are tensors below `chunk_bytes`; but if all of them are more than 32 chunks, only those below a
 /// quarter of `chunk_bytes`. What is packed needs its memory twice, and is copied at both ends; on the other
-/// hand it is read in whole chunks. (With 1 MiB chunks over TCP, packed tensors took 1.2 times the time of
-/// tensors of 256 KiB that were read in place, and 0.7 of that of tensors of 128 KiB.)
+/// hand it is read in whole chunks. (With 1 MiB chunks over TCP, packed tensors took 1.1 to 1.2 times
+/// the time of tensors of 256 KiB that were read in place, and 0.7 of that of tensors of 128 KiB.)
 ///
 ///     segment 0 (packed)      segment 1 (tensor "wq")                 segment 2 ...
 ///     | norm | bias | ... |   |            wq             |

@@ -5,15 +5,15 @@
 ///
 /// The parts, each of which uses only those above it:
 ///
-///     core          state, answers and messages       tally         counters
-///     versions      held and available versions           questions, stuck  wait, list, describe, why, stuck
-///     retention     retained versions, handovers
-///     leases        sources, permissions, drains          operation_table   which call is which operation
-///     decisions     which version an update gets          update_ends     its one end for all shards
-///     update_starts    from calls to sources              update_deadlines    who has waited too long
-///     updates       the requests of an update             publishing        publish, unpublish
-///     admission     whether a worker fits                 membership        join, leave, silence
-///     rules         asserts what holds after every event
+///     core            state, answers and messages     tally              counters
+///     versions        held and available versions     questions, stuck   wait, list, describe, why, stuck
+///     retention       retained versions, handovers
+///     leases          sources, permissions, drains    operation_table    which call is which operation
+///     decisions       which version an update gets    update_ends        one end for all its shards
+///     update_starts   from calls to sources           update_deadlines   calls and shards that are too late
+///     updates         the requests of an update       publishing         publish, unpublish
+///     admission       whether a worker fits           membership         join, leave, silence
+///     rules           asserts what holds after every event
 ///
 /// `catalog` (service/catalog.hpp) owns the parts, passes each message to the part that handles it, runs the
 /// timers, and settles what has become possible.

@@ -15,7 +15,6 @@
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
-#include "tensorhub/service/catalog/questions.hpp"
 #include "tensorhub/service/catalog/update_ends.hpp"
 #include "tensorhub/service/catalog/update_replies.hpp"
 

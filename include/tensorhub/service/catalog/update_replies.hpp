@@ -52,10 +52,11 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
                                   ? 0
                                   : record->second.sources[reader.shard.index]->complete_count();
   const std::string what = "shard " + to_string(reader.shard) + " of version " + to_string(operation.version);
-  return {errc::unavailable, (holders == 0 ? "no remaining source holds " + what
-                                           : what + " cannot be read from any of the workers that hold it (" +
-                                                 std::to_string(holders) + "): each has failed this reader") +
-                                 (detail.empty() ? std::string{} : " (the last source: " + detail + ")")};
+  std::string sentence = holders == 0 ? "no remaining source holds " + what
+                                      : what + " cannot be read from any of the workers that hold it (" +
+                                            std::to_string(holders) + "): each has failed this reader";
+  if (!detail.empty()) sentence += " (the last source: " + detail + ")";
+  return {errc::unavailable, std::move(sentence)};
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

@@ -207,11 +207,12 @@ class control_connection::loop {
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
-      if (decoded.ok()) silence_.heard = clock_.now();
-      if (decoded.ok())
+      if (decoded.ok()) {
+        silence_.heard = clock_.now();
         deliver(decoded.message);
-      else
+      } else {
         refuse(decoded);
+      }
     }
   }
 

@@ -100,7 +100,7 @@ struct offload {
 /// This worker is part of a temporary replica that is no longer needed: unpublish, leave, and free the
 /// memory.
 struct drop {};
-/// Use the server with this index in the list from now on.
+/// Use the server with this index in the list from now on; the only one, over a new connection.
 struct use_server {
   std::size_t index = 0;
 };

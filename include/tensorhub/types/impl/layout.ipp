@@ -151,9 +151,8 @@ namespace layout_detail {
       return out;
     };
     if (one != other && without(one) == without(other))
-      return "; one of the two modules is wrapped (torch.compile, DDP, FSDP): add the module inside, or "
-             "names "
-             "of your own";
+      return "; one of the two modules is wrapped (torch.compile, DDP, FSDP): "
+             "add the module inside, or names of your own";
   }
   return {};
 }

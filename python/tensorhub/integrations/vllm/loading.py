@@ -72,8 +72,8 @@ class CheckpointLoader:
         except Exception as e:
             raise InvalidArgument(_cannot_be_loaded(e, at, _is_whole_again(model, config)), version=version) from e
         # As vLLM's own loader: it knows what a checkpoint has to have only of models that are not quantized.
-        is_complete = is_partial or loaded is None or config.quantization is not None
-        missing = [] if is_complete else list(_without_weights(model, names - set(loaded)))
+        may_lack = is_partial or loaded is None or config.quantization is not None
+        missing = [] if may_lack else list(_without_weights(model, names - set(loaded)))
         finalize_layerwise_reload(model, config)
         if missing:
             raise LayoutMismatch(
