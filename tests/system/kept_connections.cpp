@@ -100,15 +100,15 @@ TEST_CASE("kept connections: their number is bounded, whatever the number of sou
   using pool = tensorhub::lane_pool<tensorhub::transports::tcp>;
   tensorhub::transports::tcp through{{}, {1}}, source{{}, {2}};
   pool lanes{through};
-  auto lane = lanes.borrow(4, 64);
+  auto lane = lanes.borrow(0, 4, 64);
   const auto ends_of = [&](std::uint64_t number) {
     return tensorhub::connection_ends{source.address().text, {2}, {number}};
   };
   for (std::uint64_t i = 0; i < 3 * pool::most_kept; ++i)
     lane->keep(ends_of(i), through.connect(lane->queue(), source.address(), {2}, 10s));
-  lanes.give_back(std::move(lane));
+  lanes.give_back(0, std::move(lane));
   CHECK(connections_to(source.address().text).size() == pool::most_kept);
-  lane = lanes.borrow(4, 64);
+  lane = lanes.borrow(0, 4, 64);
   CHECK(!lane->take(ends_of(0)).has_value());
   CHECK(lane->take(ends_of(3 * pool::most_kept - 1)).has_value());
   CHECK(!lane->take({"tcp://127.0.0.1:1", {2}, {3 * pool::most_kept - 2}}).has_value());

@@ -127,6 +127,30 @@ TEST_CASE("pull contacts: the only source, and one in another datacenter, have t
   CHECK(scene.take(0).patience == 1s);
 }
 
+TEST_CASE("pull contacts: a wide-area source is explored by the first lane, if that one is not busy") {
+  contacts_of_pull scene{0};
+  const source_slot near = scene.add();
+  const source_slot far = scene.add(true);
+  CHECK(scene.take(1).slot == near);
+  CHECK(scene.nothing(1));
+  SUBCASE("free") {
+    CHECK(scene.reach(0).slot == far);
+    CHECK(scene.take(1).slot == far);
+  }
+  SUBCASE("connecting") {
+    const source_slot other = scene.add(true);
+    const source_slot first = scene.take(0).slot;
+    CHECK(first != near);
+    CHECK(scene.take(2).slot == (first == far ? other : far));
+  }
+  SUBCASE("busy with something else") {
+    static_cast<void>(scene.transfer.open_channel(near, 0));
+    CHECK(scene.nothing(2));
+    scene.transfer.leave_reads(0);
+    CHECK(scene.take(2).slot == far);
+  }
+}
+
 TEST_CASE("pull contacts: a refused connection is final, and one that fails after another lane's is, too") {
   contacts_of_pull scene{2};
   const auto refused = scene.take(0);

@@ -5,7 +5,9 @@
 /// A lane is borrowed for one update, and given back when none of its reads is outstanding. A connection is
 /// kept with the lane that made it, under the names of both ends; nobody looks at it until the next update,
 /// so that it may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest
-/// ones. An update that begins closes those that no update has used for `kept_for`.
+/// ones. An update that begins closes those that no update has used for `kept_for`: longer than a step of
+/// reinforcement learning usually takes, because a new connection over a wide-area path begins slowly. For the
+/// same reason each lane of an update gets what the lane of the same number had in the update before.
 ///
 /// Thread safety: any thread may call `idle_lanes`; a lane belongs to its borrower.
 
@@ -38,7 +40,7 @@ struct connection_ends {
 class kept_lane {
  public:
   static constexpr std::size_t most_kept = 8;
-  static constexpr std::chrono::minutes kept_for{2};
+  static constexpr std::chrono::minutes kept_for{30};
   using clock = std::chrono::steady_clock;
 
   explicit kept_lane(std::size_t scratch_words);
@@ -80,14 +82,20 @@ class idle_lanes {
   idle_lanes(const idle_lanes&) = delete;
   idle_lanes& operator=(const idle_lanes&) = delete;
 
-  /// Null: none is idle, or the one taken had less scratch memory than this, and was closed.
-  [[nodiscard]] std::unique_ptr<kept_lane> take(std::size_t scratch_words, kept_lane::clock::time_point now);
+  /// The lane that was given back under this number, or else any. Null: none is idle, or the one taken had less
+  /// scratch memory than this, and was closed.
+  [[nodiscard]] std::unique_ptr<kept_lane> take(std::size_t number, std::size_t scratch_words,
+                                                kept_lane::clock::time_point now);
   /// A lane with reads outstanding, which nobody waits for any more, is not kept.
-  void give_back(std::unique_ptr<kept_lane> lane);
+  void give_back(std::size_t number, std::unique_ptr<kept_lane> lane);
 
  private:
+  struct idle_lane {
+    std::size_t number = 0;  ///< in the update that gave it back
+    std::unique_ptr<kept_lane> lane{};
+  };
   std::mutex mutex_;
-  std::vector<std::unique_ptr<kept_lane>> idle_;  ///< guarded by mutex_
+  std::vector<idle_lane> idle_;  ///< guarded by mutex_
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -77,14 +77,17 @@ class lane_pool {
 
   [[nodiscard]] Transport& through() const noexcept { return *through_; }
 
-  /// A queue for `depth` reads, the same number every time, and at least so much scratch memory.
-  [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t depth, std::size_t scratch_words,
+  /// For the lane of this number of an update: a queue for `depth` reads, the same every time, and at least
+  /// so much scratch memory.
+  [[nodiscard]] std::unique_ptr<lane> borrow(std::size_t number, std::size_t depth, std::size_t scratch_words,
                                              clock::time_point now = clock::now()) {
-    if (auto idle = idle_.take(scratch_words, now))
+    if (auto idle = idle_.take(number, scratch_words, now))
       return std::unique_ptr<lane>{static_cast<lane*>(idle.release())};
     return std::make_unique<lane>(*through_, depth, scratch_words);
   }
-  void give_back(std::unique_ptr<lane> borrowed) { idle_.give_back(std::move(borrowed)); }
+  void give_back(std::size_t number, std::unique_ptr<lane> borrowed) {
+    idle_.give_back(number, std::move(borrowed));
+  }
 
  private:
   Transport* through_;

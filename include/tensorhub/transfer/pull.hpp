@@ -128,6 +128,10 @@ class pull {
   /// This lane is about to do something that may take long, and will not see its reads end before it asks for
   /// a task again.
   void leave_reads(lane_id lane);
+  /// It is at it.
+  [[nodiscard]] bool is_away(lane_id lane) const noexcept {
+    return lane < lanes_.size() && lanes_[lane].is_away;
+  }
 
   /// The shell could not post a task of `next` (the queue was full) and gives it back.
   void not_posted(channel_id id, const pull_task& task);

@@ -9,6 +9,10 @@
 /// later attempts are longer, and the lane does its other work between attempts. As soon as another source is
 /// connected, the attempts are limited by `next_connect_timeout`.
 ///
+/// The lane that reaches a wide-area source first may read all of a small version through its own connection
+/// (pull.hpp). It is the first lane, unless that one is busy with something that may take long. So every update
+/// finds the connection that the updates before have used: a new one begins slowly.
+///
 /// Thread safety: none; the shell serialises all calls together with those of the pull.
 
 #include <chrono>
@@ -75,13 +79,15 @@ class pull_contacts {
     duration tried{};  ///< time spent on failed attempts
   };
   struct lane_record {
-    std::uint64_t seen = 0;   ///< `changes()` when there was nothing to try
+    std::uint64_t seen = 0;  ///< `changes()` when there was nothing to try
+    bool is_trying = false;
     std::vector<bool> met{};  ///< by source: this lane has a channel to it, or will never have one
   };
 
   /// Grows with everything that may give a lane something to try.
   [[nodiscard]] std::uint64_t changes() const noexcept { return ended_ + transfer_->source_count(); }
-  [[nodiscard]] std::optional<source_slot> next_to_meet(const lane_record& lane) const;
+  /// `leaves_far`: the first lane will explore the wide-area sources.
+  [[nodiscard]] std::optional<source_slot> next_to_meet(lane_record& lane, bool leaves_far) const;
   /// A lane has something to do for another source, which may be one that was released.
   [[nodiscard]] bool has_others(source_slot slot) const;
 

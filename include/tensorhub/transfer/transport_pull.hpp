@@ -222,9 +222,9 @@ class transport_pull final : public pull_driver {
 
   void run_lane(lane_id number) override {
     const std::size_t depth = most_reads() + pull_lane::most_looks + 1;
-    auto own = pool_->borrow(depth, pull_lane::scratch_words(*this));
+    auto own = pool_->borrow(number, depth, pull_lane::scratch_words(*this));
     transport_lane<Transport, Integrity>{*this, number, pool_->through(), *own, into_, seeds().chunks}.work();
-    pool_->give_back(std::move(own));
+    pool_->give_back(number, std::move(own));
   }
 
   lane_pool<Transport>* pool_;

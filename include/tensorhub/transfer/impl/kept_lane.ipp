@@ -52,35 +52,37 @@ TENSORHUB_DECL std::size_t kept_lane::new_place(connection_ends ends) {
 TENSORHUB_DECL idle_lanes::idle_lanes() = default;
 TENSORHUB_DECL idle_lanes::~idle_lanes() = default;
 
-TENSORHUB_DECL std::unique_ptr<kept_lane> idle_lanes::take(std::size_t scratch_words,
+TENSORHUB_DECL std::unique_ptr<kept_lane> idle_lanes::take(std::size_t number, std::size_t scratch_words,
                                                            kept_lane::clock::time_point now) {
   std::unique_ptr<kept_lane> out;
   // To close a connection may take long, and uses its lane's queue: meanwhile nobody else has the lane.
-  std::vector<std::unique_ptr<kept_lane>> stale;
+  std::vector<idle_lane> stale;
   {
     const std::lock_guard lock{mutex_};
     if (!idle_.empty()) {
-      out = std::move(idle_.back());
-      idle_.pop_back();
+      const auto same = detail::find(idle_, number, &idle_lane::number);
+      const auto taken = same == idle_.end() ? std::prev(idle_.end()) : same;
+      out = std::move(taken->lane);
+      idle_.erase(taken);
     }
-    const auto first =
-        std::partition(idle_.begin(), idle_.end(), [now](const auto& each) { return !each->has_idle(now); });
+    const auto first = std::partition(idle_.begin(), idle_.end(),
+                                      [now](const idle_lane& each) { return !each.lane->has_idle(now); });
     stale.assign(std::make_move_iterator(first), std::make_move_iterator(idle_.end()));
     idle_.erase(first, idle_.end());
   }
   if (out) out->close_idle(now);
-  for (auto& each : stale) {
-    each->close_idle(now);
-    give_back(std::move(each));
+  for (idle_lane& each : stale) {
+    each.lane->close_idle(now);
+    give_back(each.number, std::move(each.lane));
   }
   if (out && out->scratch().size() < scratch_words * 8) out.reset();
   return out;
 }
 
-TENSORHUB_DECL void idle_lanes::give_back(std::unique_ptr<kept_lane> lane) {
+TENSORHUB_DECL void idle_lanes::give_back(std::size_t number, std::unique_ptr<kept_lane> lane) {
   if (lane->outstanding() > 0) return;
   const std::lock_guard lock{mutex_};
-  idle_.push_back(std::move(lane));
+  idle_.push_back({number, std::move(lane)});
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

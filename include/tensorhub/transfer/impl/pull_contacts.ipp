@@ -17,13 +17,12 @@ TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id
   if (self.seen == changes()) return std::nullopt;
   sources_.resize(transfer_->source_count());
   self.met.resize(sources_.size());
-  const std::optional<source_slot> slot = next_to_meet(self);
-  if (!slot) {
-    self.seen = changes();
-    return std::nullopt;
-  }
+  const bool leaves_far = lane > 0 && !lanes_[0].is_trying && !transfer_->is_away(0);
+  const std::optional<source_slot> slot = next_to_meet(self, leaves_far);
+  if (!slot) return std::nullopt;
   source_record& source = sources_[*slot];
   transfer_->leave_reads(lane);
+  self.is_trying = true;
   attempt out{*slot, patience_for(*slot), source.met == contact::none};
   if (!out.explores) return out;
   source.met = contact::trying;
@@ -37,6 +36,7 @@ TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id
 TENSORHUB_DECL channel_id pull_contacts::made(lane_id lane, const attempt& ended,
                                               std::uint64_t ordered_read_bytes) {
   lanes_[lane].met[ended.slot] = true;
+  lanes_[lane].is_trying = false;
   if (ended.explores) {
     sources_[ended.slot].met = contact::made;
     ++ended_;
@@ -47,6 +47,7 @@ TENSORHUB_DECL channel_id pull_contacts::made(lane_id lane, const attempt& ended
 TENSORHUB_DECL bool pull_contacts::failed(lane_id lane, const attempt& ended, errc reason,
                                           const std::string& sentence) {
   source_record& source = sources_[ended.slot];
+  lanes_[lane].is_trying = false;
   if (reason == errc::system_failed && !ended.explores && source.met == contact::made) {
     lanes_[lane].met[ended.slot] = true;
     return false;
@@ -70,9 +71,10 @@ TENSORHUB_DECL void pull_contacts::lose(source_slot slot, errc reason, const std
   transfer_->lose_source(slot, is_told ? reason : errc::source_lost, "connecting: " + sentence);
 }
 
-TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane_record& lane) const {
+TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(lane_record& lane,
+                                                                      bool leaves_far) const {
   std::optional<source_slot> unknown;
-  bool is_exploring = false, has_contact = false;
+  bool is_exploring = false, has_contact = false, has_left = false;
   for (source_slot slot = 0; slot < sources_.size(); ++slot) {
     if (transfer_->is_lost(slot)) continue;
     const contact met = sources_[slot].met;
@@ -81,9 +83,12 @@ TENSORHUB_DECL std::optional<source_slot> pull_contacts::next_to_meet(const lane
     if (!transfer_->is_wanted(slot)) continue;
     if (met == contact::made && !lane.met[slot]) return slot;
     if (met != contact::none || lane.met[slot]) continue;
-    if (!unknown || sources_[slot].tried < sources_[*unknown].tried) unknown = slot;
+    const bool is_left = leaves_far && transfer_->facts(slot).far;
+    has_left |= is_left;
+    if (!is_left && (!unknown || sources_[slot].tried < sources_[*unknown].tried)) unknown = slot;
   }
-  if (is_exploring && has_contact) return std::nullopt;
+  if (is_exploring && has_contact) unknown.reset();
+  if (!unknown && !has_left) lane.seen = changes();
   return unknown;
 }
 
