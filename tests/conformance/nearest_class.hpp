@@ -15,7 +15,8 @@ namespace tensorhub::inline TENSORHUB_MODE::testing {
 /// has a credit left, or may be displaced. Of those that may be chosen, none is in a nearer class, but that
 /// the last sources of a reader come from outside of its rack where they can; within the class none has a
 /// credit while the chosen one has not, and none has fewer leases, a publisher counting behind all others;
-/// but on the own host, and from another datacenter, those that have every chunk come first.
+/// but on the own host, and from another datacenter, those that have every chunk come first. A source that has
+/// lent half of its credits comes after the others for a reader in another datacenter.
 template <scheduler S>
 violations nearest_class_is_chosen() {
   violations seen;
@@ -55,6 +56,13 @@ violations nearest_class_is_chosen() {
       seen.require(is_full(other) || !is_full(chosen),
                    "a free one of the same class was there (seed " + std::to_string(seed) + ")");
       if (is_full(other) != is_full(chosen)) continue;
+      const auto keeps_rest = [&](const source_candidate& c) {
+        const bool is_far = locality_between(*call.query.location, *c.location) == locality::other_datacenter;
+        return is_far && c.leases >= limits.credits - limits.credits / 2;
+      };
+      seen.require(keeps_rest(other) || !keeps_rest(chosen),
+                   "one as near with more credits was there (seed " + std::to_string(seed) + ")");
+      if (keeps_rest(other) != keeps_rest(chosen)) continue;
       const auto lacks_chunks = [&](const source_candidate& c) {
         const locality at = locality_between(*call.query.location, *c.location);
         const bool wants_all = at == locality::same_host || at == locality::other_datacenter;

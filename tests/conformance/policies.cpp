@@ -128,12 +128,16 @@ TEST_CASE(
   source_candidate receiving = candidate(1);
   receiving.chunks_held = 63;
   call.offer(receiving, {.datacenter = "second"});
-  call.offer(candidate(2, 3, true), {.datacenter = "first"});
+  call.offer(candidate(2, 1, true), {.datacenter = "first"});
   nearest_source policy{{.most = {4, 4}}};
   CHECK(policy.choose(call.query, call.candidates).index == 1);
   call.candidates[0].chunks_held = call.candidates[0].chunks;
   CHECK(policy.choose(call.query, call.candidates).index == 0);
   call.candidates[0].chunks_held = 0;
+  call.candidates[1].leases = 2;  // the other credits are for its own datacenter
+  CHECK(policy.choose(call.query, call.candidates).index == 0);
+  call.candidates[0].leases = 2;
+  CHECK(policy.choose(call.query, call.candidates).index == 1);
   call.candidates[1].leases = 4;
   CHECK(policy.choose(call.query, call.candidates).index == 0);
 }

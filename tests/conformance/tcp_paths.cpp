@@ -552,7 +552,8 @@ class file_memory {
   memory_range range_ = map();
 };
 
-[[nodiscard]] completion take_one(tcp::queue& queue) {
+template <typename Queue>
+[[nodiscard]] completion take_one(Queue& queue) {
   completion done{};
   while (queue.poll(std::span{&done, 1}) == 0) queue.wait(10ms);
   return done;
@@ -694,4 +695,20 @@ TEST_CASE("tcp paths: memory sent by reference and revoked: no other stream conf
   post(0, 64);
   const bool is_confirmed = take_one(queue).status == completion_status::ok;
   CHECK(!(is_later && is_confirmed));
+}
+
+TEST_CASE_TEMPLATE("tcp paths: an endpoint tells the network's round trip, also through a list", T, tcp,
+                   first_of<tcp>) {
+  std::vector<std::byte> from(64), target(64);
+  const memory_range range{from.data(), from.size()}, into_range{target.data(), target.size()};
+  T source{{}, source_id}, reader{{}, reader_id};
+  auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+  const auto into = reader.register_memory(std::span{&into_range, 1}, region_access::local_write);
+  const remote_region remote = source.describe(regions.front());
+  auto queue = reader.make_queue(1);
+  auto endpoint = reader.connect(queue, source.address(), source_id, 20s);
+  REQUIRE(queue.post_read(endpoint, into.front(), 0, {&remote, 0, 64}, 1) == post_result::posted);
+  CHECK(take_one(queue).status == completion_status::ok);
+  CHECK(endpoint.round_trip() > 0ns);
+  CHECK(endpoint.round_trip() < 20s);
 }

@@ -1074,6 +1074,25 @@ TEST_CASE("catalog: each datacenter has a seed of its own") {
   CHECK(s.crossings() == 2);
 }
 
+TEST_CASE("catalog: readers of other datacenters leave some credits of a trainer to those of its own") {
+  for (const std::uint32_t credits : {1u, 2u, 8u}) {
+    CAPTURE(credits);
+    driver<> server{{}, nearest_source{{.most = {.sources = 8, .credits = credits}}}};
+    const incarnation trainer = server.join_at(1, "trainer", {.datacenter = "east"});
+    REQUIRE(server.publish(trainer, 1).ok());
+    for (std::uint64_t i = 0; i < 2 * credits; ++i) {
+      const std::string number = std::to_string(i);
+      const incarnation far =
+          server.join_at(10 + i, "rollout-" + number, {.datacenter = "datacenter " + number});
+      server.start_shown(far);
+    }
+    CHECK(server.leases_on(trainer) == std::max(credits / 2, 1u));
+    if (credits > 1)
+      CHECK(server.start_update(server.join_at(5, "near", {.datacenter = "east"})).source == trainer);
+    server.check_rules();
+  }
+}
+
 TEST_CASE("catalog: prefer_local takes only what its datacenter has, and keeps what it holds else") {
   far_scene s;
   const auto ask = [&](incarnation worker) {

@@ -477,6 +477,19 @@ TEST_CASE(
   s.check_in_step(s.young, first, s.rollout0, s.call(s.rollout0, s.source.operation.value + 1));
 }
 
+TEST_CASE("catalog: a new process that calls alone hears of the failure before when its own time is over") {
+  replaced_scene s;
+  const auto alone = s.server.send(s.young, messages::update_request{{1}, latest, 1000, {}, {}});
+  s.pass(1200ms);
+  const auto told = s.answer(s.young, alone);
+  REQUIRE(told.has_value());
+  CHECK(told->operation == s.source.operation);
+  CHECK(told->result.code == errc::torn);
+  // The others have not lost a call.
+  const auto first = s.call(s.rollout0, s.source.operation.value + 1);
+  s.check_in_step(s.rollout0, first, s.young, s.call(s.young, s.source.operation.value + 1));
+}
+
 TEST_CASE("catalog: processes that are replaced one after the other are in step") {
   replaced_scene s;
   const auto first = s.call(s.young, 1);

@@ -27,6 +27,7 @@ struct far_path {
   bool is_fresh = true;   ///< ten segments in the first round trip; otherwise as many as there are
   double later_rate = 0;  ///< when half of the bytes were sent; 0: the same
   std::uint64_t chunks = 256;
+  duration later_round_trip{};  ///< when an eighth of the bytes was sent; 0: the same
 
   [[nodiscard]] double product() const { return rate * to_seconds(round_trip); }
 };
@@ -35,15 +36,14 @@ struct far_path {
 /// congestion window. That grows by what is acknowledged while there was always something to send.
 class pipe {
  public:
-  explicit pipe(const far_path& path)
-      : path_{path}, way_{path.round_trip / 2}, congestion_window_{path.is_fresh ? 14'600.0 : 1e12} {}
+  explicit pipe(const far_path& path) : path_{path}, congestion_window_{path.is_fresh ? 14'600.0 : 1e12} {}
 
   void post(const pull_task& task, time_point now) {
-    asked_.push_back({now + way_, task, static_cast<double>(task.kind == kind::chunk ? chunk_bytes : 64)});
+    asked_.push_back({now + way(), task, static_cast<double>(task.kind == kind::chunk ? chunk_bytes : 64)});
   }
   /// What the source does in one step.
   void send(time_point now) {
-    while (!sent_.empty() && sent_.front().at + way_ <= now) {
+    while (!sent_.empty() && sent_.front().at + way() <= now) {
       on_way_ -= sent_.front().bytes;
       if (was_busy_) congestion_window_ += sent_.front().bytes;
       sent_.pop_front();
@@ -57,6 +57,8 @@ class pipe {
       if (was_busy_) left -= send_first(left, now);
     }
   }
+  /// As the transport measures it: where that never changes, the reads tell it.
+  [[nodiscard]] duration round_trip() const { return is_longer() ? path_.later_round_trip : duration{}; }
   [[nodiscard]] std::optional<pull_task> arrived(time_point now) {
     if (arriving_.empty() || arriving_.front().at > now) return std::nullopt;
     const pull_task task = arriving_.front().what;
@@ -70,21 +72,25 @@ class pipe {
     pull_task what{};
     double bytes = 0;
   };
+  [[nodiscard]] duration way() const { return (is_longer() ? path_.later_round_trip : path_.round_trip) / 2; }
+  [[nodiscard]] bool is_longer() const {
+    const bool is_late = total_ > static_cast<double>(path_.chunks * chunk_bytes) / 8;
+    return is_late && path_.later_round_trip.count() > 0;
+  }
   double send_first(double most, time_point now) {
     part& first = asked_.front();
     const double bytes = std::min(most, first.bytes);
     first.bytes -= bytes;
     on_way_ += bytes;
     total_ += bytes;
-    sent_.push_back({now + way_, {}, bytes});
+    sent_.push_back({now + way(), {}, bytes});
     if (first.bytes > 0) return bytes;
-    arriving_.push_back({now + way_, first.what, 0});
+    arriving_.push_back({now + way(), first.what, 0});
     asked_.pop_front();
     return bytes;
   }
 
   far_path path_;
-  duration way_;
   double congestion_window_;
   double on_way_ = 0;  ///< and not acknowledged
   double total_ = 0;
@@ -115,6 +121,7 @@ struct far_transfer {
     const std::uint64_t before = d.core.confirmed_chunks();
     while (const auto task = d.core.next(channel, d.now)) across.post(*task, d.now);
     across.send(d.now);
+    d.core.measured(channel, across.round_trip());
     while (const auto task = across.arrived(d.now)) d.perform(channel, source, *task);
     const std::uint64_t confirmed = d.core.confirmed_chunks();
     if (confirmed > path.chunks * 5 / 8 && confirmed < path.chunks * 7 / 8) {
@@ -197,6 +204,32 @@ TEST_CASE("pull: a path whose rate rises is filled again, and of one whose rate 
     CHECK(seen.took < shortest(falls) * 102 / 100);
     CHECK(static_cast<double>(seen.most_late_reads) <=
           2.2 * falls.product() / 10 / static_cast<double>(chunk_bytes) + 2);
+  }
+}
+
+TEST_CASE("pull: a path that has become longer is filled again, as soon as the transport knows it") {
+  for (const duration later : {duration{50ms}, duration{150ms}}) {
+    const far_path path{1000 * megabit, 10ms, false, 0, 2048, later};
+    CAPTURE(later.count());
+    CHECK(transfer(path).took < shortest(path) + 6 * later);
+    const far_path other{1000 * megabit, later, false, 0, 2048, 10ms};  // or shorter
+    CHECK(transfer(other).took < shortest(other) * 102 / 100);
+  }
+}
+
+TEST_CASE("pull: a chunk may be as large as any number") {
+  for (const std::uint64_t large : {1ull << 58, 1ull << 60, ~0ull}) {
+    for (const bool is_ahead : {false, true}) {
+      driver d{layout{{{"wq", dtype::u8, {1000}}, {"wk", dtype::u8, {1000}}}, large}, {}};
+      holder source{d.shape, 1};
+      source.facts.far = true;
+      if (is_ahead) source.name_segments(d.shape);
+      CAPTURE(large);
+      CAPTURE(is_ahead);
+      CHECK(d.drain(d.core.open_channel(d.core.add_source(source.facts), 0, 1_MiB), source).size() ==
+            d.shape.chunk_count());
+      CHECK(d.core.done());
+    }
   }
 }
 

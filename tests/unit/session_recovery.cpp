@@ -158,6 +158,25 @@ TEST_CASE("session: heartbeats that the only server leaves unanswered ask for a 
   CHECK(worker.new_connections == 2);
 }
 
+TEST_CASE("session: a short server_timeout repeats nothing more often than request_retry does") {
+  driver worker{[](session_options& how) {
+    how.server_timeout = 1ms;
+    how.request_retry = 1000ms;
+  }};
+  worker.join();
+  static_cast<void>(worker.core.update(worker.now, latest, worker.in(60s)));
+  int updates = 0;
+  worker.clear_output();
+  for (int i = 0; i < 3000; ++i) {
+    worker.pass(1ms);
+    CHECK(worker.no_action());
+    for (const messages::envelope& each : worker.core.take_output())
+      updates += holds_alternative<messages::update_request>(each.body) ? 1 : 0;
+  }
+  CHECK(updates <= 6);
+  CHECK(worker.new_connections <= 3);
+}
+
 TEST_CASE("session: the only server may be silent between heartbeats, and while a question waits") {
   driver worker;
   static_cast<void>(worker.core.join(worker.now, worker.in(30s)));

@@ -106,6 +106,9 @@ struct transport_capabilities {
 // |                                        |                        | their posting, each at all its bytes; |
 // |                                        |                        | they may complete in any order.       |
 // |                                        |                        | Absent: 0; noexcept                   |
+// | e.round_trip()                         | duration               | optional: the network's as it is now, |
+// |                                        |                        | without any wait for other reads, or  |
+// |                                        |                        | less; noexcept                        |
 // | q.post_read(e, into, offset, from, id) | post_result            | reads `from` to bytes [offset, offset |
 // |                                        |                        | + from.bytes) of the local region     |
 // |                                        |                        | `into`; noexcept. A read that does    |

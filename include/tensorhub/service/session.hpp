@@ -174,7 +174,8 @@ class session : public session_detail::operations {
   /// kernel would try it less and less often. Never: it has not.
   [[nodiscard]] time_point new_connection_at() const noexcept {
     const bool waits = joined_ && options_.servers == 1 && contact_.beat_since != time_point::never();
-    return waits ? contact_.beat_since + options_.server_timeout : time_point::never();
+    if (!waits) return time_point::never();
+    return contact_.beat_since + std::max(options_.server_timeout, options_.request_retry);
   }
   /// What was sent may be lost with the old connection, so it is sent again.
   void ask_for_new_connection(time_point now);

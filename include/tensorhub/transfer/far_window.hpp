@@ -7,7 +7,9 @@
 /// reader get nothing, and all of it is lost with this reader.
 ///
 /// The product is what arrives in one round trip, as in BBR (N. Cardwell et al., "BBR: congestion-based
-/// congestion control", ACM Queue, 2016): the highest of the recent rates times the shortest round trip.
+/// congestion control", ACM Queue, 2016): the highest of the recent rates times the round trip. That is the
+/// shortest time that any read has taken, or more if the transport measures more now: the path has become
+/// longer. (It may measure less: the way to a proxy.)
 /// While the path is not full, what is on its way arrives in the next round trip, so the window doubles with
 /// each: it grows as fast as the window of TCP in its slow start.
 ///
@@ -33,7 +35,7 @@ class far_window {
         chunk_bytes_{chunk_bytes},
         product_{std::max(most_chunks / 4, fewest_at_first) * chunk_bytes / products} {}
 
-  /// A chunk has arrived. `round_trip`: the shortest time that a read of this source has taken.
+  /// A chunk has arrived.
   void arrived(std::uint64_t bytes, time_point now, duration round_trip) {
     const duration span = std::max(round_trip, shortest_span);
     total_ += bytes;
@@ -42,7 +44,7 @@ class far_window {
     const duration took = now - arrivals_.front().at;
     if (took < span) return;
     if (now - lowered_ >= span) {
-      product_ -= product_ / 4;
+      product_ -= product_ / 8;
       lowered_ = now;
     }
     const auto arrived = static_cast<double>(total_ - arrivals_.front().total);
@@ -66,7 +68,7 @@ class far_window {
 
   std::uint64_t most_bytes_ = 0;
   std::uint64_t chunk_bytes_ = 0;
-  std::uint64_t product_ = 0;  ///< falls by a quarter per round trip, down to the last rate
+  std::uint64_t product_ = 0;  ///< falls by an eighth per round trip, down to the last rate
   std::uint64_t total_ = 0;
   time_point lowered_{};
   std::deque<arrival> arrivals_{};  ///< of the last round trip, and the one before

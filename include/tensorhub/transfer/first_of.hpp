@@ -178,6 +178,17 @@ class first_of {
           },
           part_);
     }
+    /// As the member in use says.
+    [[nodiscard]] duration round_trip() const noexcept {
+      return std::visit(
+          [](const auto& part) noexcept -> duration {
+            if constexpr (requires { part.round_trip(); })
+              return part.round_trip();
+            else
+              return {};
+          },
+          part_);
+    }
     /// The name of the member in use.
     [[nodiscard]] std::string_view through() const noexcept {
       static constexpr std::array<std::string_view, count> names{Members::name...};

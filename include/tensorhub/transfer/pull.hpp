@@ -102,6 +102,11 @@ class pull {
   /// Its endpoint is another one from now on. Pre-condition: no read of the channel is outstanding.
   void reconnected(channel_id channel, std::uint64_t ordered_read_bytes);
 
+  /// The network's round trip on this channel now, or less, as the transport has measured it.
+  void measured(channel_id channel, duration round_trip) noexcept {
+    channels_[channel].round_trip = round_trip;
+  }
+
   /// The open version is whole, and this is its root (zero: no digests to check).
   void commit(digest128 root);
   /// Set while the root of `table()` has to be compared with this one: call `settle` then.
@@ -261,6 +266,7 @@ class pull {
     std::vector<read_record> reads{};        ///< in flight, oldest first
     std::uint64_t reading_bytes = 0;         ///< of those
     far_window window{};                     ///< of these bytes, if the source is far
+    duration round_trip{};                   ///< as `measured`
     bool look_pending = false;               ///< a header or map read is outstanding
     time_point look_posted{};                ///< the last one, or the last read of the block
     std::vector<chunk_index> unconfirmed{};  ///< arrived since the last header read was posted
@@ -332,6 +338,10 @@ class pull {
 
   [[nodiscard]] std::size_t most_far_reads() const noexcept {
     return options_.far_window_chunks * (layout_->chunk_bytes() / layout_->packed_below_bytes());
+  }
+  /// Multiplied by any number of chunks of a window, it does not overflow.
+  [[nodiscard]] std::uint64_t window_chunk_bytes() const noexcept {
+    return std::min<std::uint64_t>(layout_->chunk_bytes(), limits::shard_bytes);
   }
   /// How many more chunks this channel may read now.
   [[nodiscard]] std::size_t room(const channel_record& c, time_point now) const noexcept;

@@ -91,6 +91,8 @@ class pull_lane : public lane_thread {
   /// Keeps an endpoint for the next update, or closes it, or an older one that was kept.
   virtual void keep(std::size_t look, connection_ends ends) = 0;
   [[nodiscard]] virtual bool usable(std::size_t look) const noexcept = 0;
+  /// Of the network; zero: the transport does not tell. The lock is held.
+  [[nodiscard]] virtual duration round_trip(std::size_t look) const noexcept = 0;
   /// How the source is reached: the name of the transport, or the choice of a composed one, and the reason
   /// for a detour of the bytes, which is known only after the first read. The lock is held.
   [[nodiscard]] virtual std::string path(std::size_t look) const = 0;
@@ -205,6 +207,8 @@ class pull_lane : public lane_thread {
 
   [[nodiscard]] connection_ends ends_of(const pull_target& target) const;
 
+  /// The lock is held.
+  void measure(const channel_record& channel);
   void trace(const channel_record& channel, chunk_index chunk, completion_status status, time_point at);
   [[nodiscard]] std::string_view name_of(source_slot slot) const;
   [[nodiscard]] static std::uint64_t look_offset(const pull_driver& driver, std::size_t look) noexcept;

@@ -173,6 +173,12 @@ class transport_lane final : public pull_lane {
     endpoints_[look].reset();
   }
   [[nodiscard]] bool usable(std::size_t look) const noexcept override { return endpoints_[look]->usable(); }
+  [[nodiscard]] duration round_trip(std::size_t look) const noexcept override {
+    if constexpr (requires { endpoints_[look]->round_trip(); })
+      return endpoints_[look]->round_trip();
+    else
+      return {};
+  }
   [[nodiscard]] std::string path(std::size_t look) const override {
     const endpoint_type& endpoint = *endpoints_[look];
     std::string text{Transport::name};

@@ -3,8 +3,8 @@
 /// The default scheduler: chooses the least loaded source of the nearest class, and a trainer only if no
 /// rollout is as good.
 ///
-/// Order of comparison: locality class, has a credit left, has every chunk (on the own host, and in another
-/// datacenter), publisher last, leases, spot last, fewer missing chunks, then the order of the candidates. If
+/// Order of comparison: locality class, has a credit left (in another datacenter: half of them), has every
+/// chunk (on the own host, and in another datacenter), publisher last, leases, spot last, fewer missing chunks, then the order of the candidates. If
 /// no worker in the nearest class has a credit left, the new reader displaces a reader of a source in that
 /// class. The graph of sources and readers therefore stays a random graph in which every worker has `sources`
 /// sources and `credits` readers, however the readers arrive; such graphs carry pipelined replication at
@@ -20,7 +20,8 @@
 ///
 /// The one reader of a datacenter that reads from another one has one source there. If that source were
 /// still receiving, from a third datacenter, its link would slow down both: paths between datacenters have
-/// little in common.
+/// little in common. But a source keeps half of its credits for its own datacenter, as long as there is
+/// another one to read from: reads over a wide-area path last long.
 
 #include <algorithm>
 #include <tuple>
@@ -36,10 +37,13 @@ class nearest_source {
     const locality distance = locality_between(*query.location, *c.location);
     const bool is_too_near = enough_nearby && distance < locality::same_datacenter;
     const bool is_full = c.leases >= most_.credits;
-    const bool wants_all = distance == locality::same_host || distance == locality::other_datacenter;
+    const bool is_far = distance == locality::other_datacenter;
+    const bool keeps_rest = is_far && c.leases >= most_.credits - most_.credits / 2;
+    const bool wants_all = distance == locality::same_host || is_far;
     const bool lacks_chunks = wants_all && c.chunks_held < c.chunks;
-    return std::tuple{is_too_near, distance, is_full, lacks_chunks,
-                      c.publisher, c.leases, c.spot,  c.chunks - c.chunks_held};
+    return std::tuple{is_too_near, distance,     is_full,
+                      keeps_rest,  lacks_chunks, c.publisher,
+                      c.leases,    c.spot,       c.chunks - c.chunks_held};
   }
 
  public:

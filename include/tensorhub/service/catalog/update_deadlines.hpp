@@ -40,11 +40,14 @@ class update_deadlines {
 
   /// A shard has called. One that is new and alone, and whose group's last call has failed without it, waits
   /// for company before it hears of that failure: the other shards may be new as well, and call this one.
-  void await_company(operation_state& operation, bool is_new, const alone_state& alone) const {
+  void await_company(operation_state& operation, const member_state& caller, bool is_new,
+                     const alone_state& alone) const {
     if (callers_of(operation) == 1)
       operation.alone = alone;
     else if (!is_new || !lacks_one_that_knows(operation))
       operation.alone = {};
+    if (operation.alone.until == time_point::never()) return;
+    operation.alone.until = std::min(operation.alone.until, caller.deadline);
     table_.look_at(operation, operation.alone.until);
   }
 

@@ -78,7 +78,7 @@ class updates {
     member.ahead = request.ahead;
     member.deadline = core_.now + std::chrono::milliseconds{request.timeout_ms};
     table_.look_at(operation, member.deadline);
-    deadlines_.await_company(operation, is_new, alone);
+    deadlines_.await_company(operation, member, is_new, alone);
     if (starts_.resolve_ended(operation)) return;
     if (!operation.is_decided()) return starts_.try_decide(operation, member);
     if (!accepts(request.selector, operation.version)) return ends_.close_disagreed(operation, worker.shard);

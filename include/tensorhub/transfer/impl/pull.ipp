@@ -77,7 +77,7 @@ TENSORHUB_DECL channel_id pull::open_channel(source_slot slot, lane_id lane,
   channels_.back().slot = slot;
   channels_.back().lane = lane;
   channels_.back().ordered_read_bytes = ordered_read_bytes;
-  channels_.back().window = {options_.far_window_chunks, layout_->chunk_bytes()};
+  channels_.back().window = {options_.far_window_chunks, window_chunk_bytes()};
   if (lane >= lanes_.size()) lanes_.resize(lane + 1);
   lanes_[lane].channels.push_back(static_cast<channel_id>(channels_.size() - 1));
   return static_cast<channel_id>(channels_.size() - 1);
@@ -186,7 +186,8 @@ TENSORHUB_DECL bool pull::chunk_arrived(channel_id id, chunk_index chunk, comple
   duration& usual = from.times.usual;
   usual = usual.count() == 0 ? took : (3 * usual + took) / 4;
   from.times.add(took);
-  if (from.facts.far) c.window.arrived(layout_->slice(chunk).bytes, now, from.times.shortest);
+  if (from.facts.far)
+    c.window.arrived(layout_->slice(chunk).bytes, now, std::max(from.times.shortest, c.round_trip));
   usual_ = usual_.count() == 0 ? took : (15 * usual_ + took) / 16;
   stalls_.progressed(now);
   if (is_proven) {

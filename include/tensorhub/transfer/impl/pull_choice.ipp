@@ -17,7 +17,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) const noexcept {
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
   if (sources_[c.slot].facts.far) {
-    const std::uint64_t chunk_bytes = layout_->chunk_bytes();
+    const std::uint64_t chunk_bytes = window_chunk_bytes();
     const bool is_ahead = sources_[c.slot].state == source_state::ahead;
     const std::uint64_t most_bytes = is_ahead ? options_.far_window_chunks * chunk_bytes : c.window.bytes();
     return std::min(left((most_bytes + chunk_bytes - 1) / chunk_bytes, c.reading_bytes / chunk_bytes),

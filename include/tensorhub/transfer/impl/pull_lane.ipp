@@ -339,6 +339,7 @@ TENSORHUB_DECL void pull_lane::chunk_arrived(const request& read, completion_sta
   const time_point at = pull_driver::now();
   if (driver_->handlers_.traced) trace(channel, read.what.chunk, status, at);
   const std::lock_guard lock{driver_->mutex_};
+  measure(channel);
   if (driver_->core_.chunk_arrived(channel.id, read.what.chunk, status, digest, at)) driver_->wake_all(this);
   driver_->show_confirmed(channel.slot);
 }
@@ -352,10 +353,16 @@ TENSORHUB_DECL void pull_lane::batch_arrived(const batch& digested, std::span<co
   for (std::size_t i = 0; i < count; ++i) {
     const channel_record& channel = channels_[digested.through[i]];
     const chunk_index chunk = digested.chunks[i].chunk;
+    measure(channel);
     if (driver_->core_.chunk_arrived(channel.id, chunk, completion_status::ok, made[i], at))
       driver_->wake_all(this);
     driver_->show_confirmed(channel.slot);
   }
+}
+
+TENSORHUB_DECL void pull_lane::measure(const channel_record& channel) {
+  pull& core = driver_->core_;
+  if (core.facts(channel.slot).far && channel.is_open()) core.measured(channel.id, round_trip(channel.look));
 }
 
 TENSORHUB_DECL void pull_lane::trace(const channel_record& channel, chunk_index chunk,

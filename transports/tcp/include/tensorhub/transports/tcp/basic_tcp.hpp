@@ -83,6 +83,7 @@ class basic_tcp {
     [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
     [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept { return core_->ordered_read_bytes(); }
+    [[nodiscard]] duration round_trip() const noexcept { return core_->round_trip(); }
 
    private:
     friend class basic_tcp;

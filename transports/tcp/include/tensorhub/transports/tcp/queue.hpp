@@ -47,6 +47,9 @@ class endpoint_core {
   [[nodiscard]] incarnation peer() const noexcept { return peer_; }
   [[nodiscard]] bool usable() const noexcept { return usable_; }
   [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept { return ordered_read_bytes_; }
+  [[nodiscard]] duration round_trip() const noexcept {
+    return streams_.empty() ? duration{} : round_trip_of(streams_.front()->socket());
+  }
 
  private:
   friend class queue_core<Channel>;

@@ -57,6 +57,9 @@ void choose_congestion_control(int socket, std::string_view control) noexcept;
 /// Sets the options that both ends of a data connection use.
 void tune(int socket, const tcp_path& path) noexcept;
 
+/// As the kernel has measured it lately, by what this end has sent; zero: it has not.
+[[nodiscard]] duration round_trip_of(int socket) noexcept;
+
 /// The last number in a file of /proc/sys; zero if there is none.
 [[nodiscard]] std::uint64_t kernel_limit(const char* file) noexcept;
 

@@ -119,6 +119,13 @@ TENSORHUB_DECL std::uint64_t wake_bytes_of(int socket) noexcept {
                                    loopback_receive_buffer_bytes / 4);
 }
 
+TENSORHUB_DECL duration round_trip_of(int socket) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  return std::chrono::microseconds{info.tcpi_rtt};
+}
+
 TENSORHUB_DECL std::uint64_t kernel_limit(const char* file) noexcept {
   const detail::unique_fd opened{::open(file, O_RDONLY | O_CLOEXEC)};
   char text[128];
