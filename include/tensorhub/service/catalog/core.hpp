@@ -5,15 +5,17 @@
 ///
 /// The parts, each of which uses only those above it:
 ///
-///     core            state, answers and messages     tally              counters
-///     versions        held and available versions     questions, stuck   wait, list, describe, why, stuck
-///     retention       retained versions, handovers
-///     leases          sources, permissions, drains    operation_table    which call is which operation
-///     decisions       which version an update gets    update_ends        one end for all its shards
-///     update_starts   from calls to sources           update_deadlines   calls and shards that are too late
-///     updates         the requests of an update       publishing         publish, unpublish
-///     admission       whether a worker fits           membership         join, leave, silence
-///     rules           asserts what holds after every event
+///     core              state, answers and messages     tally             counters
+///     versions          held and available versions     questions, stuck  wait, list, describe, why, stuck
+///     retention         retained versions, handovers    choosing          candidates for the scheduler
+///     drains            who waits for readers to go     leases            permissions to read
+///     assignments       which sources a reader has      reader_moves      readers leave a source
+///     inherited_leases  those of an earlier server      operation_table   which call is which operation
+///     decisions         which version an update gets    update_ends       one end for all its shards
+///     update_starts     from calls to sources           update_deadlines  calls and shards that are too late
+///     updates           the requests of an update       publishing        publish, unpublish
+///     admission         whether a worker fits           membership        join, leave, silence
+///     rules             asserts what holds after every event
 ///
 /// `catalog` (service/catalog.hpp) owns the parts, passes each message to the part that handles it, runs the
 /// timers, and settles what has become possible.

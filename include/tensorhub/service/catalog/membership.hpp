@@ -22,9 +22,12 @@
 #include "tensorhub/service/catalog/admission.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/dead_list.hpp"
+#include "tensorhub/service/catalog/drains.hpp"
+#include "tensorhub/service/catalog/inherited_leases.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/update_ends.hpp"
 #include "tensorhub/service/catalog/update_starts.hpp"
 #include "tensorhub/service/catalog/updates.hpp"
@@ -35,13 +38,17 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class membership {
  public:
-  membership(core& core, versions& versions, retention& retention, questions& questions, leases& leases,
-             operation_table& operations, update_ends& ends, update_starts& starts, updates& updates)
+  membership(core& core, versions& versions, retention& retention, questions& questions, drains& drains,
+             leases& leases, reader_moves& moves, inherited_leases& inherited, operation_table& operations,
+             update_ends& ends, update_starts& starts, updates& updates)
       : core_{core},
         versions_{versions},
         retention_{retention},
         questions_{questions},
+        drains_{drains},
         leases_{leases},
+        moves_{moves},
+        inherited_{inherited},
         table_{operations},
         ends_{ends},
         starts_{starts},
@@ -365,7 +372,7 @@ class membership {
     }
     worker_state& worker = *present;
     worker.location = join.location;
-    if (is_fresh) leases_.find_source(worker);
+    if (is_fresh) inherited_.find_source(worker);
     worker.spot = join.spot;
     replica.temporary = replica.temporary || join.temporary;
     worker.access.transport = join.form.transport;
@@ -439,10 +446,7 @@ class membership {
       versions_.begin_overwriting(worker);
       // Afterwards nobody may claim to read from others: their drains would wait for it. A worker that comes
       // late and does read is stopped by its source's next drain, which makes the old keys invalid.
-      if (core_.recovering()) {
-        for (const messages::assignment& source : join.before.reading) leases_.adopt(worker, source);
-        leases_.promote(worker, {});
-      }
+      if (core_.recovering()) inherited_.adopt(worker, join.before.reading);
     }
     const bool shows = join.before.receiving && !join.before.reading.empty() && !worker.receiving;
     if (shows && (versions_.is_trusted(worker) || versions_.may_bring(worker, *join.before.receiving)))
@@ -451,7 +455,7 @@ class membership {
       versions_.hold(worker, *join.before.held, join.before.held->open);
     starts_.resolve_ended(*worker.replica);
     updates_.await_decided(worker, nullptr);
-    leases_.lead_readers(worker);
+    inherited_.lead_readers(worker);
     versions_.forget_old(model);
   }
 
@@ -470,13 +474,13 @@ class membership {
   void end_recovery(model_state& model) {
     if (!std::exchange(model.before.awaited, false)) return;
     core_.retention_changed = true;
-    std::vector<worker_state*> drains;
+    std::vector<worker_state*> draining;
     for (const auto& [name, replica] : model.replicas) {
       for (worker_state* worker : replica->workers) {
-        if (worker != nullptr && worker->drain) drains.push_back(worker);
+        if (worker != nullptr && worker->drain) draining.push_back(worker);
       }
     }
-    for (worker_state* worker : drains) leases_.check_drained(*worker);
+    for (worker_state* worker : draining) drains_.check_drained(*worker);
     core_.mark_calls(model);
   }
 
@@ -546,7 +550,7 @@ class membership {
     versions_.withdraw(worker);
     if (worker.held && worker.held->open) ends_.give_up_open(worker, who(worker) + " is gone");
     for (const lease_id id : std::vector<lease_id>{worker.as_source.readers})
-      leases_.abandon(worker, id, &drain_state::moved);
+      moves_.abandon(worker, id, &drain_state::moved);
     versions_.end_receiving(worker);
     versions_.drop(worker);
     replica_state& replica = *worker.replica;
@@ -584,7 +588,10 @@ class membership {
   versions& versions_;
   retention& retention_;
   questions& questions_;
+  drains& drains_;
   leases& leases_;
+  reader_moves& moves_;
+  inherited_leases& inherited_;
   operation_table& table_;
   update_ends& ends_;
   update_starts& starts_;

@@ -18,8 +18,8 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
-#include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/membership.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -27,8 +27,8 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class orders {
  public:
-  orders(core& core, versions& versions, retention& retention, leases& leases, membership& membership)
-      : core_{core}, versions_{versions}, retention_{retention}, leases_{leases}, membership_{membership} {}
+  orders(core& core, versions& versions, retention& retention, reader_moves& moves, membership& membership)
+      : core_{core}, versions_{versions}, retention_{retention}, moves_{moves}, membership_{membership} {}
 
   void on_manage(incarnation from, request_sequence sequence, const messages::manage_request& request) {
     const auto known = detail::find_if(
@@ -108,15 +108,15 @@ class orders {
       versions_.recompute(replica);
     }
     for (worker_state* worker : replica.workers) {
-      if (worker != nullptr && !as.empty()) leases_.bar(*worker);
+      if (worker != nullptr && !as.empty()) moves_.bar(*worker);
     }
-    if (!as.empty()) leases_.bar_reserved(replica);
+    if (!as.empty()) moves_.bar_reserved(replica);
   }
 
   core& core_;
   versions& versions_;
   retention& retention_;
-  leases& leases_;
+  reader_moves& moves_;
   membership& membership_;
   std::deque<answered> answered_;  ///< the oldest first
 };

@@ -14,6 +14,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/barred_readers.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/drains.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
@@ -26,11 +27,12 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class publishing {
  public:
-  publishing(core& core, versions& versions, retention& retention, leases& leases,
+  publishing(core& core, versions& versions, retention& retention, drains& drains, leases& leases,
              operation_table& operations, update_ends& ends, update_starts& starts, updates& updates)
       : core_{core},
         versions_{versions},
         retention_{retention},
+        drains_{drains},
         leases_{leases},
         table_{operations},
         ends_{ends},
@@ -81,7 +83,7 @@ class publishing {
     }
     worker.drain = drain_state{.sequence = sequence, .begun = core_.now};
     starts_.move_readers(worker);
-    leases_.check_drained(worker);
+    drains_.check_drained(worker);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::holding_request& request) {
@@ -304,6 +306,7 @@ class publishing {
   core& core_;
   versions& versions_;
   retention& retention_;
+  drains& drains_;
   leases& leases_;
   operation_table& table_;
   update_ends& ends_;

@@ -13,8 +13,8 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
-#include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/update_ends.hpp"
 #include "tensorhub/service/catalog/update_replies.hpp"
 
@@ -22,8 +22,8 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class update_deadlines {
  public:
-  update_deadlines(core& core, leases& leases, operation_table& operations, update_ends& ends)
-      : core_{core}, leases_{leases}, table_{operations}, ends_{ends} {}
+  update_deadlines(core& core, reader_moves& moves, operation_table& operations, update_ends& ends)
+      : core_{core}, moves_{moves}, table_{operations}, ends_{ends} {}
 
   /// Ends operations that have waited for a version, or for a shard, beyond their deadline.
   void expire() {
@@ -82,7 +82,7 @@ class update_deadlines {
       worker_state* const source = core_.find(lease->second.source);
       if (source == nullptr || source->as_source.offered != offer::none) return;
       const lease_id id = lease->first;
-      leases_.move_reader(*source, id);
+      moves_.move_reader(*source, id);
       is_held_up = is_held_up || member.lease == id;
     });
     if (!is_held_up) operation.arrival_deadline = operation.decided_at + core_.options.group_timeout;
@@ -140,7 +140,7 @@ class update_deadlines {
   }
 
   core& core_;
-  leases& leases_;
+  reader_moves& moves_;
   operation_table& table_;
   update_ends& ends_;
 };

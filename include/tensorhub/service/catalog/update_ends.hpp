@@ -16,8 +16,10 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/drains.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/update_replies.hpp"
 #include "tensorhub/service/catalog/versions.hpp"
 
@@ -30,8 +32,14 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class update_ends {
  public:
-  update_ends(core& core, versions& versions, leases& leases, operation_table& operations)
-      : core_{core}, versions_{versions}, leases_{leases}, table_{operations} {}
+  update_ends(core& core, versions& versions, drains& drains, leases& leases, reader_moves& moves,
+              operation_table& operations)
+      : core_{core},
+        versions_{versions},
+        drains_{drains},
+        leases_{leases},
+        moves_{moves},
+        table_{operations} {}
 
   /// Ends a group operation with a failure for all its shards. Shards that are still reading are told to
   /// stop, and will report.
@@ -178,7 +186,7 @@ class update_ends {
   void end_member(const operation_state& operation, worker_state& worker, member_state& member,
                   const messages::status& reason) {
     if (worker.holding == holding::pending) core_.move_to(worker.holding, holding::whole);
-    leases_.end_drain_of_update(worker, reason);
+    drains_.end_drain_of_update(worker, reason);
     const request_sequence sequence = std::exchange(member.sequence, {});
     switch (member.phase) {
       case phase::absent:
@@ -203,7 +211,7 @@ class update_ends {
     versions_.end_receiving(worker);
     for (const lease_id id : std::vector<lease_id>{worker.as_source.readers}) {
       if (core_.leases.at(id).version != operation.version) continue;
-      leases_.abandon(worker, id, &drain_state::cut_off);
+      moves_.abandon(worker, id, &drain_state::cut_off);
       // The worker may have received every chunk and keep the version, and its readers may read on.
       worker.past.has_old_keys = true;
     }
@@ -241,7 +249,9 @@ class update_ends {
 
   core& core_;
   versions& versions_;
+  drains& drains_;
   leases& leases_;
+  reader_moves& moves_;
   operation_table& table_;
 };
 

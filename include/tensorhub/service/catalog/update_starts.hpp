@@ -14,11 +14,13 @@
 #include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
+#include "tensorhub/service/catalog/assignments.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/service/catalog/decisions.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
 #include "tensorhub/service/catalog/update_ends.hpp"
 #include "tensorhub/service/catalog/update_replies.hpp"
@@ -29,12 +31,15 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 class update_starts {
  public:
   update_starts(core& core, versions& versions, retention& retention, questions& questions, leases& leases,
-                operation_table& operations, update_ends& ends, any_consistency consistency)
+                assignments& assignments, reader_moves& moves, operation_table& operations, update_ends& ends,
+                any_consistency consistency)
       : core_{core},
         versions_{versions},
         retention_{retention},
         questions_{questions},
         leases_{leases},
+        assignments_{assignments},
+        moves_{moves},
         table_{operations},
         ends_{ends},
         decisions_{core, std::move(consistency)} {}
@@ -144,7 +149,7 @@ class update_starts {
     core_.move_to(member.phase, phase::assigned);
     std::vector<messages::assignment> sources{leases_.assignment_of(operation, *lease, worker)};
     if (member.shows && sources.front().drained) show(operation, worker, *member.shows);
-    leases_.grow(operation, worker, {}, &sources);
+    assignments_.grow(operation, worker, {}, &sources);
     messages::update_reply reply = assigned_to(worker, operation, std::move(sources));
     reply.ordinal = worker.model->versions.at(operation.version).ordinals[worker.shard.index]++;
     reply.lost = worker.held && retention::is_lost(*worker.model, worker.held->version);
@@ -164,7 +169,7 @@ class update_starts {
   /// shard that has not called yet, it holds up the worker, and whoever the worker reads from: the shard must
   /// call within `late_shard_timeout`, unless a source has room before that.
   void move_readers(worker_state& source) {
-    leases_.move_readers(source);
+    moves_.move_readers(source);
     for (const lease_id id : source.as_source.readers) {
       const lease_state& lease = core_.leases.at(id);
       operation_state* operation = lease.is_reserved() ? find_operation(*source.model, lease) : nullptr;
@@ -228,7 +233,7 @@ class update_starts {
       if (core_.batch.runs)
         core_.put_off(model, version, shard);
       else
-        leases_.feed(model, version, shard, 1);
+        assignments_.feed(model, version, shard, 1);
     }
     if (changed.credits || !changed.sources.empty()) serve_starved(model);
   }
@@ -247,7 +252,7 @@ class update_starts {
       if (!has_sources) return;
       member.keeps = worker != nullptr && worker->holds() && worker->held->version == version;
       if (member.keeps || member.phase == phase::assigned || member.phase == phase::finished) return;
-      const lease_state* lease = leases_.grant_upstream(operation, shard, worker, {}, true);
+      const lease_state* lease = assignments_.grant_upstream(operation, shard, worker, {}, true);
       has_sources = lease != nullptr;
       if (has_sources) member.lease = lease->id;
     });
@@ -284,7 +289,7 @@ class update_starts {
       leases_.hand_over(reserved->second, worker);
       return &reserved->second;
     }
-    const lease_state* fresh = leases_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
+    const lease_state* fresh = assignments_.grant_upstream(operation, worker.shard.index, &worker, {}, false);
     if (fresh != nullptr) member.lease = fresh->id;
     return fresh;
   }
@@ -331,6 +336,8 @@ class update_starts {
   retention& retention_;
   questions& questions_;
   leases& leases_;
+  assignments& assignments_;
+  reader_moves& moves_;
   operation_table& table_;
   update_ends& ends_;
   decisions decisions_;

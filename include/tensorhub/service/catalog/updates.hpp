@@ -19,9 +19,13 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
+#include "tensorhub/service/catalog/assignments.hpp"
+#include "tensorhub/service/catalog/choosing.hpp"
 #include "tensorhub/service/catalog/core.hpp"
+#include "tensorhub/service/catalog/drains.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/update_deadlines.hpp"
 #include "tensorhub/service/catalog/update_ends.hpp"
 #include "tensorhub/service/catalog/update_replies.hpp"
@@ -32,11 +36,16 @@ namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 class updates {
  public:
-  updates(core& core, versions& versions, leases& leases, operation_table& operations, update_ends& ends,
+  updates(core& core, versions& versions, choosing& choosing, drains& drains, leases& leases,
+          assignments& assignments, reader_moves& moves, operation_table& operations, update_ends& ends,
           update_starts& starts, update_deadlines& deadlines)
       : core_{core},
         versions_{versions},
+        choosing_{choosing},
+        drains_{drains},
         leases_{leases},
+        assignments_{assignments},
+        moves_{moves},
         table_{operations},
         ends_{ends},
         starts_{starts},
@@ -101,10 +110,10 @@ class updates {
     }
     worker.as_reader.operation = operation->counter;  // an earlier server may have decided it
     std::vector<messages::assignment> found;
-    if (request.why == messages::sources_wanted::all_stalled) leases::note_stall(*operation, worker);
-    leases_.grow(*operation, worker, member->excluded, &found);
+    if (request.why == messages::sources_wanted::all_stalled) assignments::note_stall(*operation, worker);
+    assignments_.grow(*operation, worker, member->excluded, &found);
     if (request.why == messages::sources_wanted::short_of_chunks) {
-      if (found.empty()) leases_.exchange(*operation, worker, member->excluded);
+      if (found.empty()) assignments_.exchange(*operation, worker, member->excluded);
     } else if (!find_way_on(*operation, worker, *member, request, found)) {
       return core_.answer(
           worker, sequence,
@@ -118,7 +127,7 @@ class updates {
     operation_state* operation = operation_read_by(worker);
     if (operation == nullptr || (request.operation && request.operation != operation->counter)) return;
     starts_.show(*operation, worker, request.shows);
-    leases_.grow(*operation, worker, member_of(*operation, worker.shard.index)->excluded, nullptr);
+    assignments_.grow(*operation, worker, member_of(*operation, worker.shard.index)->excluded, nullptr);
   }
 
   void on(worker_state& worker, request_sequence sequence, const messages::finish_request& request) {
@@ -190,7 +199,7 @@ class updates {
       for (worker_state* worker : replica->workers) {
         if (worker == nullptr) continue;
         versions_.index_anew(*worker);
-        leases_.check_drained(*worker);
+        drains_.check_drained(*worker);
       }
       versions_.recompute(*replica);
     }
@@ -300,7 +309,7 @@ class updates {
       core_.lingered.erase(found);
     versions_.end_writing(worker);
     note_held(worker, request);
-    leases_.end_drain_of_update(worker, {});  // the worker may have forced it while the server recovered
+    drains_.end_drain_of_update(worker, {});  // the worker may have forced it while the server recovered
     await_decided(worker, call);
     if (call == nullptr && core_.policy.decides_per_group &&
         request.operation > worker.replica->closed_operation) {
@@ -314,9 +323,9 @@ class updates {
     const bool is_believed =
         request.held && !request.held->open && versions_.may_have_received(worker, *request.held);
     const bool holds_old = !request.held && request.intact && worker.held;
-    leases_.end_overwritten(worker, is_believed ? request.held->version
-                                    : holds_old ? worker.held->version
-                                                : version_number{});
+    moves_.end_overwritten(worker, is_believed ? request.held->version
+                                   : holds_old ? worker.held->version
+                                               : version_number{});
     if (is_believed) {
       versions_.drop(worker);
       versions_.hold(worker, *request.held, false);
@@ -375,16 +384,16 @@ class updates {
                    const messages::sources_request& request, std::vector<messages::assignment>& found) {
     const bool has_stalled = request.why == messages::sources_wanted::all_stalled;
     const auto is_lost = [&] {
-      return leases_.count_sources(worker) == 0 ||
-             (has_stalled && !leases_.leads_to_everything(worker, nullptr));
+      return assignments_.count_sources(worker) == 0 ||
+             (has_stalled && !choosing_.leads_to_everything(worker, nullptr));
     };
-    if (has_stalled) leases_.relieve(operation, worker, member.excluded, found);
+    if (has_stalled) assignments_.relieve(operation, worker, member.excluded, found);
     const bool may_retry = has_stalled || request.reason == errc::source_lost ||
                            request.reason == errc::timed_out || request.reason == errc::unavailable;
     if (is_lost() && may_retry && member.retries < retries_of_one_source) {
       ++member.retries;
       member.excluded.clear();
-      leases_.grow(operation, worker, {}, &found);
+      assignments_.grow(operation, worker, {}, &found);
     }
     return !is_lost() || starts_.may_wait(operation, worker, member);
   }
@@ -426,7 +435,11 @@ class updates {
 
   core& core_;
   versions& versions_;
+  choosing& choosing_;
+  drains& drains_;
   leases& leases_;
+  assignments& assignments_;
+  reader_moves& moves_;
   operation_table& table_;
   update_ends& ends_;
   update_starts& starts_;

@@ -15,13 +15,18 @@
 #include <vector>
 
 #include "tensorhub/service/catalog.hpp"
+#include "tensorhub/service/catalog/assignments.hpp"
 #include "tensorhub/service/catalog/authority.hpp"
+#include "tensorhub/service/catalog/choosing.hpp"
+#include "tensorhub/service/catalog/drains.hpp"
+#include "tensorhub/service/catalog/inherited_leases.hpp"
 #include "tensorhub/service/catalog/leases.hpp"
 #include "tensorhub/service/catalog/membership.hpp"
 #include "tensorhub/service/catalog/operation_table.hpp"
 #include "tensorhub/service/catalog/orders.hpp"
 #include "tensorhub/service/catalog/publishing.hpp"
 #include "tensorhub/service/catalog/questions.hpp"
+#include "tensorhub/service/catalog/reader_moves.hpp"
 #include "tensorhub/service/catalog/retention.hpp"
 #include "tensorhub/service/catalog/rules.hpp"
 #include "tensorhub/service/catalog/stuck.hpp"
@@ -56,17 +61,24 @@ struct catalog::parts {
         retention{core, versions},
         questions{core},
         stuck{core},
-        leases{core, versions, std::move(scheduler)},
+        choosing{core, std::move(scheduler)},
+        drains{core, versions},
+        leases{core, versions, drains},
+        assignments{core, choosing, leases},
+        moves{core, choosing, leases, assignments},
+        inherited{core, leases, assignments},
         operations{core},
-        update_ends{core, versions, leases, operations},
-        update_starts{core,   versions,   retention,   questions,
-                      leases, operations, update_ends, std::move(consistency)},
-        update_deadlines{core, leases, operations, update_ends},
-        updates{core, versions, leases, operations, update_ends, update_starts, update_deadlines},
-        publishing{core, versions, retention, leases, operations, update_ends, update_starts, updates},
-        membership{core,       versions,    retention,     questions, leases,
+        update_ends{core, versions, drains, leases, moves, operations},
+        update_starts{core,        versions, retention,  questions,   leases,
+                      assignments, moves,    operations, update_ends, std::move(consistency)},
+        update_deadlines{core, moves, operations, update_ends},
+        updates{core,  versions,   choosing,    drains,        leases,          assignments,
+                moves, operations, update_ends, update_starts, update_deadlines},
+        publishing{core,       versions,    retention,     drains, leases,
                    operations, update_ends, update_starts, updates},
-        orders{core, versions, retention, leases, membership} {}
+        membership{core,  versions,  retention,  questions,   drains,        leases,
+                   moves, inherited, operations, update_ends, update_starts, updates},
+        orders{core, versions, retention, moves, membership} {}
   parts(const parts&) = delete;
   parts& operator=(const parts&) = delete;
 
@@ -76,7 +88,12 @@ struct catalog::parts {
   catalog_detail::retention retention;
   catalog_detail::questions questions;
   catalog_detail::stuck stuck;
+  catalog_detail::choosing choosing;
+  catalog_detail::drains drains;
   catalog_detail::leases leases;
+  catalog_detail::assignments assignments;
+  catalog_detail::reader_moves moves;
+  catalog_detail::inherited_leases inherited;
   catalog_detail::operation_table operations;
   catalog_detail::update_ends update_ends;
   catalog_detail::update_starts update_starts;
@@ -165,7 +182,7 @@ TENSORHUB_DECL std::vector<outgoing> catalog::take_output() {
   const bool is_whole = !std::exchange(core().batch.in_event, true);  // else the next event repairs it
   core().batch.runs = false;
   for (const auto& [model, version, shard, count] : std::exchange(core().batch.fresh, {}))
-    parts_->leases.feed(*model, version, shard, count);
+    parts_->assignments.feed(*model, version, shard, count);
   settle_all();
   if (is_whole) core().end();
   auto output = std::exchange(core().output, {});
@@ -176,7 +193,7 @@ TENSORHUB_DECL std::vector<log_line> catalog::take_log() {
   return std::exchange(core().log_lines, {});
 }
 TENSORHUB_DECL source_limits catalog::limits() const noexcept {
-  return parts_->leases.limits();
+  return parts_->choosing.limits();
 }
 
 TENSORHUB_DECL catalog_statistics catalog::statistics() const {
@@ -252,7 +269,7 @@ TENSORHUB_DECL void catalog::note_rights(catalog_detail::worker_state& worker, c
   const bool may_serve = is_its && rules.has_any_of(right::serve);
   if (std::exchange(worker.access.may_serve, may_serve) == may_serve) return;
   parts_->versions.recompute(*worker.replica);
-  if (!may_serve) parts_->leases.bar(worker);
+  if (!may_serve) parts_->moves.bar(worker);
 }
 
 TENSORHUB_DECL void catalog::handle(const messages::envelope& envelope, const client_identity& client) {
