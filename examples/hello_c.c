@@ -1,5 +1,6 @@
 // hello_c: the first example in C, in one program. The parent is the reference server and the trainer, the
 // child is a rollout, which reads three versions into its own memory.
+#define _DEFAULT_SOURCE  // dprintf and usleep, also with -std=c11
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>

@@ -138,6 +138,7 @@ tensorhub_publish_report told(const tensorhub::unpublish_report& done) {
   out.readers_cut_off = done.cut_off;
   out.forced = done.forced ? 1 : 0;
   out.lost = done.lost ? 1 : 0;
+  out.changed = done.changed.empty() ? 0 : 1;
   return out;
 }
 tensorhub_update_report told(const tensorhub::update_report& done) {

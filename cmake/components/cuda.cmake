@@ -44,6 +44,7 @@ set(image "${PROJECT_BINARY_DIR}/cuda/kernels.fatbin")
 set(generated "${PROJECT_BINARY_DIR}/cuda/include")
 set(header "${generated}/tensorhub/memory/cuda/kernel_image.hpp")
 string(REPLACE ";" " " architectures "${TENSORHUB_CUDA_ARCHITECTURES}")
+file(MAKE_DIRECTORY "${generated}/tensorhub/memory/cuda") # not every generator makes a command's directories
 add_custom_command(
   OUTPUT "${header}"
   COMMAND "${nvcc}" -fatbin -std=c++17 ${targets} ${warnings} -I "${PROJECT_SOURCE_DIR}/include" -o "${image}"

@@ -100,19 +100,41 @@ template <typename Transport, typename... Policies>
 struct hub_check {
   // (Laid out by hand: clang-format 14 takes these for casts.)
   // clang-format off
-  static constexpr bool transport_first = transport<Transport>;
   static constexpr bool only_policies = (hub_policy<Policies> && ...);
   static constexpr bool one_of_each =
       at_most_one<scheduler_tag, Policies...> && at_most_one<consistency_tag, Policies...> &&
       at_most_one<integrity_tag, Policies...> && at_most_one<memory_space_tag, Policies...>;
-  static constexpr bool schedulers = ((!tagged<Policies, scheduler_tag> || scheduler<Policies>) && ...);
-  static constexpr bool consistencies =
-      ((!tagged<Policies, consistency_tag> || consistency<Policies>) && ...);
-  static constexpr bool integrities = ((!tagged<Policies, integrity_tag> || integrity<Policies>) && ...);
-  static constexpr bool memories = ((!tagged<Policies, memory_space_tag> || memory_space<Policies>) && ...);
-  static constexpr bool value = transport_first && only_policies && one_of_each && schedulers &&
-                                consistencies && integrities && memories;
+  static constexpr bool value =
+      transport<Transport> && only_policies && one_of_each &&
+      ((!tagged<Policies, scheduler_tag> || scheduler<Policies>) && ...) &&
+      ((!tagged<Policies, consistency_tag> || consistency<Policies>) && ...) &&
+      ((!tagged<Policies, integrity_tag> || integrity<Policies>) && ...) &&
+      ((!tagged<Policies, memory_space_tag> || memory_space<Policies>) && ...);
   // clang-format on
+};
+
+/// Asserts the concept itself, so that the compiler says which requirement a policy does not meet.
+template <typename Policy>
+struct checked_policy {};
+template <tagged<scheduler_tag> Policy>
+struct checked_policy<Policy> {
+  static_assert(scheduler<Policy>,
+                "the scheduler of hub must model tensorhub::scheduler (concepts/scheduler.hpp)");
+};
+template <tagged<consistency_tag> Policy>
+struct checked_policy<Policy> {
+  static_assert(consistency<Policy>,
+                "the consistency of hub must model tensorhub::consistency (concepts/consistency.hpp)");
+};
+template <tagged<integrity_tag> Policy>
+struct checked_policy<Policy> {
+  static_assert(integrity<Policy>,
+                "the integrity of hub must model tensorhub::integrity (concepts/integrity.hpp)");
+};
+template <tagged<memory_space_tag> Policy>
+struct checked_policy<Policy> {
+  static_assert(memory_space<Policy>,
+                "the memory space of hub must model tensorhub::memory_space (concepts/memory_space.hpp)");
 };
 
 }  // namespace hub_detail
@@ -122,22 +144,15 @@ struct hub
     : hub_detail::hub_names<hub_detail::hub_check<Transport, Policies...>::value, Transport, Policies...> {
  private:
   using check = hub_detail::hub_check<Transport, Policies...>;
-  static_assert(check::transport_first,
+  static_assert(transport<Transport>,
                 "the first argument of hub must model tensorhub::transport (concepts/transport.hpp)");
   static_assert(
-      !check::transport_first || check::only_policies,
+      !transport<Transport> || check::only_policies,
       "every argument of hub after the transport must be a scheduler, a consistency, an integrity or "
       "a memory_space (concepts/): is its header included?");
-  static_assert(!check::transport_first || !check::only_policies || check::one_of_each,
+  static_assert(!transport<Transport> || !check::only_policies || check::one_of_each,
                 "hub takes one policy of each kind, and two of its arguments are of the same kind");
-  static_assert(check::schedulers,
-                "the scheduler of hub must model tensorhub::scheduler (concepts/scheduler.hpp)");
-  static_assert(check::consistencies,
-                "the consistency of hub must model tensorhub::consistency (concepts/consistency.hpp)");
-  static_assert(check::integrities,
-                "the integrity of hub must model tensorhub::integrity (concepts/integrity.hpp)");
-  static_assert(check::memories,
-                "the memory space of hub must model tensorhub::memory_space (concepts/memory_space.hpp)");
+  static_assert((0 + ... + sizeof(hub_detail::checked_policy<Policies>)) >= sizeof...(Policies));
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

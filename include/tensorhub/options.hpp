@@ -94,6 +94,8 @@ struct unpublish_report {
   /// This was the last reliable copy of a retained version, and nobody could take it. With `forced`: or the
   /// server has not said by the deadline that somebody has it.
   bool lost = false;
+  /// The name of a tensor whose bytes have changed since `publish`, which readers have noticed; empty: none.
+  std::string changed{};
   double seconds = 0;
 
   /// Adds the report of another worker.

@@ -20,6 +20,6 @@ namespace tensorhub::inline TENSORHUB_MODE {
 inline constexpr std::string_view version_string = "0.1.0";
 
 /// The number in the frame header of every control message (service/codec.hpp).
-inline constexpr std::uint16_t control_protocol = 9;
+inline constexpr std::uint16_t control_protocol = 10;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

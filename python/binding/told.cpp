@@ -75,6 +75,7 @@ nb::dict told(const tensorhub::unpublish_report& done) {
   out["cut_off"] = done.cut_off;
   out["forced"] = done.forced;
   out["lost"] = done.lost;
+  out["changed"] = done.changed;
   out["seconds"] = done.seconds;
   return out;
 }

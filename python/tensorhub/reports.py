@@ -68,6 +68,8 @@ class UnpublishReport:
     """The deadline came: the remaining readers were cut off."""
     lost: bool
     """It was the last reliable copy of a retained version, and nobody could take it."""
+    changed: str
+    """The name of a tensor whose bytes have changed since `publish`, which readers have noticed; empty: none."""
     seconds: float
 
 

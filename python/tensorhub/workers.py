@@ -427,12 +427,17 @@ class Publisher(_InPlace):
     ) -> Iterator[PublishReport]:
         """Publishes `version`, as `publish` does, for the time of a `with` block, at whose end it is unpublished.
 
-        That takes `drain_timeout` at most. If it cut off readers, or lost the version, a warning is logged; call
-        `publish` and `unpublish` yourself to get the report.
+        That takes `drain_timeout` at most, and a second where Ctrl-C, `exit()` or a cancelled task leaves the block. If
+        it cut off readers, or lost the version, a warning is logged; call `publish` and `unpublish` yourself to get the
+        report.
         """
         report = self.publish(version, timeout, stream=stream, changed=changed)
         try:
             yield report
+        except BaseException as e:
+            if not isinstance(e, Exception):
+                drain_timeout = min(drain_timeout, 1.0)
+            raise
         finally:
             self._warn_about(version, self.unpublish(drain_timeout))
 

@@ -189,6 +189,20 @@ def test_ctrl_c_in_a_publish_leaves_nothing_published(server: th.ReferenceServer
         trainer.publish(100)
 
 
+def test_ctrl_c_in_a_with_block_does_not_wait_long_for_a_server_that_is_gone() -> None:
+    def work(server: th.ReferenceServer, trainer: th.Publisher) -> None:
+        with trainer.published(1), interrupted_soon():
+            server.close()
+            time.sleep(60)
+
+    with th.ReferenceServer() as server:
+        trainer = publisher(server)
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            work(server, trainer)
+        assert time.monotonic() - started < 10
+
+
 def test_ctrl_c_ends_an_attach_to_a_process_that_does_not_answer() -> None:
     name = f"test-{os.getpid()}-{os.urandom(4).hex()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:

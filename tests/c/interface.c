@@ -610,7 +610,7 @@ static void newer_structures(float* weights, const char* server) {
   report.known.struct_bytes = sizeof report;
   WELL(tensorhub_publisher_publish(trainer, 1, 20000, &report.known, &error));
   CHECK(report.known.struct_bytes == sizeof report && report.known.version == 1);
-  CHECK(report.known.lost == 0 && report.known.reserved == 0);
+  CHECK(report.known.lost == 0 && report.known.changed == 0);
   for (size_t i = 0; i < sizeof report.added; ++i) CHECK(report.added[i] == 0);
   tensorhub_publisher_free(trainer);
 }

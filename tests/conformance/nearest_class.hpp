@@ -11,12 +11,19 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
+/// To a reader in another datacenter, while there is another source.
+[[nodiscard]] inline bool lends_no_more(const source_candidate& c, const source_query& query,
+                                        const source_limits& limits) {
+  return locality_between(*query.location, *c.location) == locality::other_datacenter &&
+         c.leases >= limits.credits - limits.credits / 2;
+}
+
 /// A reader that is served on its host gets nobody else. Otherwise a source is chosen whenever a candidate
 /// has a credit left, or may be displaced. Of those that may be chosen, none is in a nearer class, but that
 /// the last sources of a reader come from outside of its rack where they can; within the class none has a
 /// credit while the chosen one has not, and none has fewer leases, a publisher counting behind all others;
-/// but on the own host, and from another datacenter, those that have every chunk come first. A source that has
-/// lent half of its credits comes after the others for a reader in another datacenter.
+/// but on the own host, and from another datacenter, those that have every chunk come first. For a reader in
+/// another datacenter, a source that has lent half of its credits comes after the others.
 template <scheduler S>
 violations nearest_class_is_chosen() {
   violations seen;
@@ -56,10 +63,7 @@ violations nearest_class_is_chosen() {
       seen.require(is_full(other) || !is_full(chosen),
                    "a free one of the same class was there (seed " + std::to_string(seed) + ")");
       if (is_full(other) != is_full(chosen)) continue;
-      const auto keeps_rest = [&](const source_candidate& c) {
-        const bool is_far = locality_between(*call.query.location, *c.location) == locality::other_datacenter;
-        return is_far && c.leases >= limits.credits - limits.credits / 2;
-      };
+      const auto keeps_rest = [&](const source_candidate& c) { return lends_no_more(c, call.query, limits); };
       seen.require(keeps_rest(other) || !keeps_rest(chosen),
                    "one as near with more credits was there (seed " + std::to_string(seed) + ")");
       if (keeps_rest(other) != keeps_rest(chosen)) continue;

@@ -32,7 +32,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <tensorhub/detail/cpu_can_read.hpp>
+#include <tensorhub/detail/cpu_access.hpp>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/cuda/context.hpp>
 #include <tensorhub/memory/cuda/functions.hpp>

@@ -289,6 +289,7 @@ class scene {
     out.reason = static_cast<errc>(picked % 23);
     out.why = static_cast<messages::sources_wanted>(picked / 23);
     out.detail = in.text(4);
+    if (in.once_in(2)) out.chunk = in.below(4);
     return out;
   }
   [[nodiscard]] messages::receiving_request receiving(fuzz::input& in, speaker& from) {

@@ -215,6 +215,28 @@ TEST_CASE("security: an unknown key is refused at once, by name; a good client g
   CHECK(late.worker.update().version == 1);
 }
 
+TEST_CASE("security: of a list of servers that was tried whole, the one that refuses a key is believed") {
+  secured_server door;
+  const curve_key_pair unknown = make_curve_keys();
+  auto options = door.options_of("stranger", unknown);
+  options.server_timeout = 300ms;
+  // Nobody listens at the others.
+  for (const std::string& servers :
+       {door.server->address() + ",tcp://127.0.0.1:1", "tcp://127.0.0.1:1," + door.server->address(),
+        "tcp://127.0.0.1:1," + door.server->address() + ",tcp://127.0.0.1:2"}) {
+    CAPTURE(servers);
+    options.server = servers;
+    std::string sentence;
+    CHECK(join_with(options, 25s, sentence) == errc::refused);
+    CHECK(contains(sentence, "allow-list"));
+    // A time-out that ends before is told what was wrong where, too.
+    options.server_timeout = 20s;
+    CHECK(join_with(options, 2s, sentence) == errc::disconnected);
+    CHECK(contains(sentence, "allow-list") == servers.starts_with(door.server->address()));
+    options.server_timeout = 300ms;
+  }
+}
+
 TEST_CASE("security: of a list of servers, one that refuses does not keep a worker from the next") {
   secured_server door;
   secured_server closed;

@@ -81,6 +81,41 @@ TEST_CASE("statistics: a reader counts what it refused, and logs from whom, of w
     const bool is_denied = line.text.find("access denied") != std::string::npos;
     if (line.about.chunk && !is_denied) CHECK(line.about.code == errc::corrupt);
   }
+  CHECK(source.worker.unpublish().changed.empty());  // the fault was on the reader's way
+}
+
+TEST_CASE("statistics: a trainer that overwrites what it has published is told which tensor, and logs it") {
+  hub::reference_server server;
+  line_keeper log;
+  auto options = who(server.address(), "trainer-0");
+  options.log = log.taker();
+  trainer source{options};
+  rollout reader{who(server.address(), "rollout-0")};
+  source.publish(1);
+  reader.worker.update(exactly(1), 20s);
+  reader.worker.unpublish();
+  CHECK(source.worker.unpublish().changed.empty());
+  source.publish(2);
+  source.memory.plain.back() += 1;  // breaks the contract
+  CHECK(code_of([&] { reader.worker.update(exactly(2), 1s); }) != errc::ok);
+  CHECK(source.worker.unpublish().changed == "plain");
+  {
+    REQUIRE(comes_true([&] {
+      const std::lock_guard lock{log.mutex};
+      return !log.lines.empty();
+    }));
+    const std::lock_guard lock{log.mutex};
+    const tensorhub::log_line& line = log.lines.back();
+    CHECK(line.level == tensorhub::log_level::error);
+    CHECK(line.text.find("tensor 'plain' has changed") == 0);
+    CHECK(line.about.version == 2);
+    CHECK(line.about.chunk.has_value());
+    CHECK(line.about.code == errc::contract_broken);
+  }
+  source.publish(3);
+  reader.worker.update(exactly(3), 20s);
+  CHECK(reader.memory.holds(3));
+  CHECK(source.worker.unpublish().changed.empty());
 }
 
 TEST_CASE("statistics: a worker's calls, bytes by path, and times") {

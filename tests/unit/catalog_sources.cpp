@@ -717,6 +717,26 @@ TEST_CASE("catalog: a reader that has ended its update meanwhile is not told tha
   CHECK(s.server.answer<messages::drained_reply>(s.trainer, drain).has_value());
 }
 
+TEST_CASE("catalog: a source whose bytes a reader has refused is told the chunk when it is drained") {
+  driver<> server{};
+  const incarnation trainer = server.join(1, "trainer"), reader = server.join(2, "rollout");
+  const auto refuse = [&](version_number version, errc reason, std::optional<std::uint64_t> chunk) {
+    REQUIRE(server.publish(trainer, version).ok());
+    const auto source = server.start_update(reader);
+    static_cast<void>(server.ask<messages::update_reply>(
+        reader, messages::sources_request{source.operation, messages::sources_wanted::one_failed,
+                                          source.lease, reason, "x", chunk}));
+    server.fail(reader, source, {errc::unavailable, "x"}, false);
+    return server.answer<messages::drained_reply>(trainer, server.unpublish(trainer, version))
+        .value()
+        .refused;
+  };
+  CHECK(refuse(1, errc::corrupt, 7) == 7);
+  CHECK(refuse(2, errc::source_lost, 7) == std::nullopt);
+  CHECK(refuse(3, errc::corrupt, std::nullopt) == std::nullopt);
+  CHECK(refuse(4, errc::corrupt, 0) == 0);
+}
+
 TEST_CASE("catalog: a drain of an upstream makes another of the reader's sources its upstream") {
   scene s;
   const auto a = s.server.start_update(s.a);

@@ -104,7 +104,7 @@ TEST_CASE("codec: a payload has exactly the bytes of cereal's portable-binary ar
 /// Magic and protocol.
 const std::string header =
     "54485542"
-    "0900";
+    "0a00";
 
 TEST_CASE("codec: golden frames of protocol 9") {
   encoder out;
@@ -249,7 +249,7 @@ TEST_CASE("codec: golden frames of protocol 9") {
   }
 }
 
-TEST_CASE("codec: golden frames of protocol 8, answers and pushes") {
+TEST_CASE("codec: golden frames, answers and pushes") {
   encoder out;
   SUBCASE("committed_push") {
     const messages::envelope m{1, {}, {}, messages::committed_push{7, {8, 9}}};

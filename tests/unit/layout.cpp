@@ -289,14 +289,11 @@ TEST_CASE("layout: the digest covers names, types, shapes, order and chunk size,
 }
 
 TEST_CASE("layout: the digest knows where a name ends and how many dimensions there are") {
-  using namespace std::string_literals;
   const auto digest = [](std::vector<tensor_spec> list) { return layout{std::move(list), chunk}.digest(); };
-  const std::string zeros(8, '\0');
-  // Without its length, the second name would swallow the first one's type number.
-  CHECK(digest({{"n", dtype::u8, {1, 7}}}) != digest({{"n" + zeros, dtype::i16, {7}}}));
-  // Without the number of dimensions, the second's last one would be the length of the first's next name.
-  CHECK(digest({{"a", dtype::u8, {1}}, {"\x08\0\0\0\0\0\0\0"s, dtype::u8, {0, 5}}}) !=
-        digest({{"a", dtype::u8, {1, 8}}, {zeros, dtype::u8, {5}}}));
+  CHECK(digest({bytes_tensor("ab", 1), bytes_tensor("c", 1)}) !=
+        digest({bytes_tensor("a", 1), bytes_tensor("bc", 1)}));
+  CHECK(digest({{"a", dtype::u8, {8, 1}}, {"b", dtype::u8, {5}}}) !=
+        digest({{"a", dtype::u8, {8}}, {"b", dtype::u8, {1, 5}}}));
 }
 
 TEST_CASE("layout: the first difference is a sentence that names it") {
@@ -327,13 +324,19 @@ TEST_CASE("layout: what is wrong is refused by name") {
   CHECK(refused({bytes_tensor("", 1)}, chunk, "no name") == errc::invalid_argument);
   CHECK(refused({bytes_tensor("a", 1), bytes_tensor("b", 1), bytes_tensor("a", 2)}, chunk, "'a'") ==
         errc::invalid_argument);
-  CHECK(refused({{"odd", static_cast<dtype>(99), {1}}}, chunk, "'odd'") == errc::limit_exceeded);
+  CHECK(refused({{"odd", static_cast<dtype>(99), {1}}}, chunk, "'odd' has element type 99") ==
+        errc::invalid_argument);
+  for (const char* name : {"two\nlines", "\x1b[31m", "no UTF-8 \xff"})
+    CHECK(refused({bytes_tensor(name, 1)}, chunk, "has control characters in its name, or bytes that") ==
+          errc::invalid_argument);
+  CHECK(refused({bytes_tensor("\x1b", 1)}, chunk, R"('\x1b')") == errc::invalid_argument);
 }
 
 TEST_CASE("layout: names, dimensions, counts and sizes are bounded, and may reach their bounds") {
   const std::string longest(limits::name_bytes, 'n');
   CHECK(refused({bytes_tensor(longest, 1)}, chunk, "") == errc::ok);
-  CHECK(refused({bytes_tensor(longest + "n", 1)}, chunk, "too long") == errc::limit_exceeded);
+  CHECK(refused({bytes_tensor(longest + "n", 1)}, chunk, "' has a name of 513 bytes: take at most 512") ==
+        errc::limit_exceeded);
 
   const std::vector<std::uint64_t> dimensions(limits::tensor_dimensions, 1);
   auto more = dimensions;

@@ -177,8 +177,8 @@ inline auto fields(msg::unpublish_request& m) {
   return std::tie(a, b, c, d);
 }
 inline auto fields(msg::drained_reply& m) {
-  auto& [a, b, c, d, e, f] = m;
-  return std::tie(a, b, c, d, e, f);
+  auto& [a, b, c, d, e, f, g] = m;
+  return std::tie(a, b, c, d, e, f, g);
 }
 inline auto fields(msg::update_request& m) {
   auto& [a, b, c, d, e, f] = m;
@@ -189,8 +189,8 @@ inline auto fields(msg::update_reply& m) {
   return std::tie(a, b, c, d, e, f, g, h, i);
 }
 inline auto fields(msg::sources_request& m) {
-  auto& [a, b, c, d, e] = m;
-  return std::tie(a, b, c, d, e);
+  auto& [a, b, c, d, e, f] = m;
+  return std::tie(a, b, c, d, e, f);
 }
 inline auto fields(msg::lease_released_request& m) {
   auto& [a] = m;

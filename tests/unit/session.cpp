@@ -239,12 +239,16 @@ TEST_CASE("session: unpublish ends when the server says that no reader is left, 
   CHECK(worker.sent_body<messages::unpublish_request>().epoch == before);
   CHECK(worker.no_action());
   CHECK_FALSE(worker.result(ticket).has_value());
-  worker.answer(messages::drained_reply{{}, 2, 1, 0});
+  messages::drained_reply drained{{}, 2, 1, 0};
+  drained.refused = 7;
+  worker.answer(drained);
   const auto result = worker.result(ticket);
   REQUIRE(result.has_value());
   CHECK(result->outcome.ok());
   CHECK_FALSE(result->forced);
   CHECK(result->drained.finished == 2);
+  CHECK(result->version == version_number{3});
+  CHECK(result->drained.refused == 7);
   CHECK(worker.action<session_actions::raise_epoch>().epoch == before + 1);
   CHECK_FALSE(worker.core.held().has_value());
 }

@@ -334,11 +334,12 @@ TEST_CASE("session: one of several sources fails: the others stay, and the serve
   worker.start_update(3);
   worker.push(more(driver::source(3, 6)));
   static_cast<void>(worker.action<session_actions::add_source>());
-  worker.core.source_failed(worker.now, {6}, errc::corrupt, "chunk 7");
+  worker.core.source_failed(worker.now, {6}, errc::corrupt, "chunk 7", 7);
   const auto request = worker.sent_body<messages::sources_request>();
   CHECK(request.why == messages::sources_wanted::one_failed);
   CHECK(request.lease == lease_id{6});
   CHECK(request.reason == errc::corrupt);
+  CHECK(request.chunk == 7);
   messages::update_reply nobody;
   nobody.version = 3;
   SUBCASE("none") {

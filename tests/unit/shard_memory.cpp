@@ -4,6 +4,7 @@
 #include "tensorhub/transfer/shard_memory.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <cstring>
@@ -308,6 +309,32 @@ TEST_CASE("shard memory: wrong tensors are refused by name and leave nothing beh
   CHECK(twice.code() == errc::invalid_argument);
   CHECK(contains(twice.what(), "'norm'"));
   CHECK(s.shape().tensors().size() == 1);
+}
+
+TEST_CASE("shard memory: memory that cannot be written is served, and refused where bytes are to arrive") {
+  constexpr std::size_t page = 4096;
+  std::byte* const mapped = static_cast<std::byte*>(
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(mapped != MAP_FAILED);
+  mapped[0] = std::byte{7};
+  mapped[2 * page - 1] = std::byte{8};
+  REQUIRE(::mprotect(mapped + page, page, PROT_READ) == 0);
+  scene s;
+  std::vector<std::byte> own = numbered(chunk);
+  s.add("own", own.data(), chunk);
+  s.add("mapped", mapped, 2 * page);  // its end cannot be written
+  const layout shape = s.shape();
+  s.memory.register_all(shape);
+  const error refused = error_of([&] { s.memory.expect(); });
+  CHECK(refused.code() == errc::invalid_argument);
+  CHECK(contains(refused.sentence(), "tensor 'mapped' lies in memory that this process cannot write"));
+  CHECK(s.memory.transfers() == 0);
+  REQUIRE(::mprotect(mapped, 2 * page, PROT_READ | PROT_WRITE) == 0);
+  s.memory.expect();
+  CHECK(own == numbered(chunk));
+  CHECK(mapped[0] == std::byte{7});
+  CHECK(mapped[2 * page - 1] == std::byte{8});
+  ::munmap(mapped, 2 * page);
 }
 
 TEST_CASE("shard memory: overlapping tensors are both named, touching ones are fine") {

@@ -209,9 +209,9 @@ typedef struct tensorhub_publish_report {
   uint32_t readers_finished;
   uint32_t readers_moved;
   uint32_t readers_cut_off;
-  int32_t forced;     ///< the deadline came: the remaining readers were cut off
-  int32_t lost;       ///< what is gone was the last reliable copy of a retained version
-  uint32_t reserved;  ///< 0
+  int32_t forced;   ///< the deadline came: the remaining readers were cut off
+  int32_t lost;     ///< what is gone was the last reliable copy of a retained version
+  int32_t changed;  ///< bytes have changed since publish, which readers have noticed (the log says which)
 } tensorhub_publish_report;
 
 typedef struct tensorhub_publisher tensorhub_publisher;

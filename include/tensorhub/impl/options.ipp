@@ -75,6 +75,7 @@ TENSORHUB_DECL void unpublish_report::add(const unpublish_report& other) {
   cut_off += other.cut_off;
   forced = forced || other.forced;
   lost = lost || other.lost;
+  if (changed.empty()) changed = other.changed;
   seconds = std::max(seconds, other.seconds);
 }
 TENSORHUB_DECL void update_report::add(const pull_progress& transfer) {

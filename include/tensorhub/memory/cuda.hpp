@@ -35,7 +35,7 @@
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/cpu_can_read.hpp"
+#include "tensorhub/detail/cpu_access.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
 #include "tensorhub/memory/cuda/device.hpp"

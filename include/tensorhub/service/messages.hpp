@@ -233,6 +233,8 @@ struct drained_reply {
   /// invalidated.
   bool revoke = false;
   bool lost = false;  ///< the last reliable copy of a retained version, which could not be handed over
+  /// A chunk that a reader has refused (`errc::corrupt`), the first one of this version: has it been changed?
+  std::optional<std::uint64_t> refused{};
 };
 
 /// A worker makes one call at a time. The next call must wait for the answer that ends the last one (an
@@ -282,6 +284,7 @@ struct sources_request {
   lease_id lease{};                 ///< one_failed: of that source
   errc reason = errc::source_lost;  ///< one_failed: why
   std::string detail{};
+  std::optional<std::uint64_t> chunk{};  ///< one_failed: while reading this one
 };
 struct lease_released_request {
   lease_id lease{};

@@ -43,7 +43,7 @@
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/cpu_can_read.hpp"
+#include "tensorhub/detail/cpu_access.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"

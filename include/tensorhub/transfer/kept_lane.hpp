@@ -6,8 +6,8 @@
 /// kept with the lane that made it, under the names of both ends; nobody looks at it until the next update,
 /// so that it may have ended meanwhile. At most `most_kept` connections of a lane are kept, the latest
 /// ones. An update that begins closes those that no update has used for `kept_for`: longer than a step of
-/// reinforcement learning usually takes, because a new connection over a wide-area path begins slowly. For the
-/// same reason each lane of an update gets what the lane of the same number had in the update before.
+/// reinforcement learning usually takes, because a new connection over a wide-area path begins slowly. For
+/// the same reason each lane of an update gets what the lane of the same number had in the update before.
 ///
 /// Thread safety: any thread may call `idle_lanes`; a lane belongs to its borrower.
 
@@ -82,8 +82,8 @@ class idle_lanes {
   idle_lanes(const idle_lanes&) = delete;
   idle_lanes& operator=(const idle_lanes&) = delete;
 
-  /// The lane that was given back under this number, or else any. Null: none is idle, or the one taken had less
-  /// scratch memory than this, and was closed.
+  /// The lane that was given back under this number, or else any. Null: none is idle, or the one taken had
+  /// less scratch memory than this, and was closed.
   [[nodiscard]] std::unique_ptr<kept_lane> take(std::size_t number, std::size_t scratch_words,
                                                 kept_lane::clock::time_point now);
   /// A lane with reads outstanding, which nobody waits for any more, is not kept.

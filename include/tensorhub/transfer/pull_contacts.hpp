@@ -10,8 +10,8 @@
 /// connected, the attempts are limited by `next_connect_timeout`.
 ///
 /// The lane that reaches a wide-area source first may read all of a small version through its own connection
-/// (pull.hpp). It is the first lane, unless that one is busy with something that may take long. So every update
-/// finds the connection that the updates before have used: a new one begins slowly.
+/// (pull.hpp). It is the first lane, unless that one is busy with something that may take long. So every
+/// update finds the connection that the updates before have used: a new one begins slowly.
 ///
 /// Thread safety: none; the shell serialises all calls together with those of the pull.
 

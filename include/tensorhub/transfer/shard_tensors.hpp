@@ -39,7 +39,8 @@ class shard_tensors {
   /// One tensor into the packed segment, from any thread. A large one is where it belongs already.
   void pack(std::size_t tensor);
 
-  /// Other bytes are about to arrive: another transfer begins.
+  /// Other bytes are about to arrive: another transfer begins. The first one throws `invalid_argument` for
+  /// memory that cannot be written.
   void expect();
   /// How many have begun.
   [[nodiscard]] std::uint64_t transfers() const noexcept;
@@ -98,6 +99,7 @@ class shard_tensors {
     bool unpacked = false;  ///< guarded by unpack_mutex_: what has arrived was copied
   };
 
+  void check_writable() const;
   void find_small();
   /// Null: it is a large one, or empty.
   [[nodiscard]] small_tensor* small_at(std::size_t position) noexcept;

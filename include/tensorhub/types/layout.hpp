@@ -69,9 +69,13 @@ class layout {
 
   layout() = default;
 
-  /// Throws `invalid_argument` (empty or duplicate name, chunk size zero) or `limit_exceeded`. A shard may
-  /// have no bytes; it then has no segment and no chunk.
+  /// Throws as `checked_bytes`, and `invalid_argument` for a duplicate name or a chunk size of zero. A shard
+  /// may have no bytes; it then has no segment and no chunk.
   explicit layout(std::vector<tensor_spec> tensors, std::uint64_t chunk_bytes = defaults::chunk_bytes);
+
+  /// The bytes of a tensor. Throws `invalid_argument` (a name that is empty or no plain text, an unknown
+  /// type) or `limit_exceeded`.
+  [[nodiscard]] static std::uint64_t checked_bytes(const tensor_spec& tensor);
 
   [[nodiscard]] std::span<const tensor_spec> tensors() const noexcept { return tensors_; }
   [[nodiscard]] std::span<const layout_segment> segments() const noexcept { return segments_; }

@@ -126,6 +126,8 @@ class data_plane {
   /// `changed`, it makes them all.
   [[nodiscard]] virtual version_digests pack(version_number version,
                                              std::optional<std::span<const std::size_t>> changed) = 0;
+  /// The bytes of this chunk are those that `show` showed last, as version `version`, as far as digests tell.
+  [[nodiscard]] virtual bool has_its_digest(version_number version, chunk_index chunk) const = 0;
   /// The next `pack` keeps no digest: it is not known what has changed. Whatever writes to the tensors here
   /// does so by itself.
   virtual void forget_digests() noexcept = 0;

@@ -221,6 +221,16 @@ class policy_data_plane final : public data_plane {
     }
     return made;
   }
+  [[nodiscard]] bool has_its_digest([[maybe_unused]] version_number version,
+                                    chunk_index chunk) const override {
+    const std::span<const digest128> table = memory_.digests();
+    if (!Integrity::enabled || chunk >= table.size()) return true;
+    const placed_chunk placed = place_of(*layout_, memory_.shard().places(), chunk);
+    digest128 made{};
+    if constexpr (Integrity::enabled)
+      chunk_digests<Integrity>{}.make(seeds_of(version).chunks, std::span{&placed, 1}, std::span{&made, 1});
+    return made == table[chunk];
+  }
   void forget_digests() noexcept override { ++written_; }
   void unpack() override { memory_.shard().unpack(); }
   [[nodiscard]] std::uint64_t transfers() const noexcept override { return memory_.shard().transfers(); }

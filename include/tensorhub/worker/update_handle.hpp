@@ -24,7 +24,7 @@ struct update_state;
 
 /// Made by `update_async` (worker.hpp) and its like, whose worker must outlive the update. The destruction
 /// of the handle cancels the update and waits until it has ended. After that the handle needs its worker for
-/// `progress` and `tensors` only.
+/// `progress` and `tensors` only. Pre-condition of all but assignment and destruction: it was not moved from.
 class update_handle {
  public:
   update_handle(update_handle&&) noexcept = default;

@@ -36,7 +36,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/detail/cpu_can_read.hpp"
+#include "tensorhub/detail/cpu_access.hpp"
 #include "tensorhub/memory/cuda/context.hpp"
 #include "tensorhub/memory/cuda/functions.hpp"
 #include "tensorhub/memory/cuda/jobs.hpp"

@@ -4,12 +4,12 @@
 /// rollout is as good.
 ///
 /// Order of comparison: locality class, has a credit left (in another datacenter: half of them), has every
-/// chunk (on the own host, and in another datacenter), publisher last, leases, spot last, fewer missing chunks, then the order of the candidates. If
-/// no worker in the nearest class has a credit left, the new reader displaces a reader of a source in that
-/// class. The graph of sources and readers therefore stays a random graph in which every worker has `sources`
-/// sources and `credits` readers, however the readers arrive; such graphs carry pipelined replication at
-/// nearly the full rate of all links (P. Ganesan and M. Seshadri, "On cooperative content distribution and
-/// the price of barter", ICDCS 2005).
+/// chunk (on the own host, and in another datacenter), publisher last, leases, spot last, fewer missing
+/// chunks, then the order of the candidates. If no worker in the nearest class has a credit left, the new
+/// reader displaces a reader of a source in that class. The graph of sources and readers therefore stays a
+/// random graph in which every worker has `sources` sources and `credits` readers, however the readers
+/// arrive; such graphs carry pipelined replication at nearly the full rate of all links (P. Ganesan and M.
+/// Seshadri, "On cooperative content distribution and the price of barter", ICDCS 2005).
 ///
 /// At least one source of each reader is outside its rack, if there is one: otherwise few links would feed
 /// the whole rack.

@@ -20,9 +20,12 @@ class drains {
     if (!worker.drain || !worker.as_source.readers.empty() || core_.recovering(*worker.model)) return;
     const auto drain = *std::exchange(worker.drain, std::nullopt);
     const bool lost = worker.held && worker.model->lost.contains(worker.held->version);
+    const auto& refused = worker.as_source.refused;
+    const bool has_refused = worker.held && refused && refused->version == worker.held->version;
     if (worker.holding == holding::withdrawn) versions_.drop(worker);
     messages::drained_reply reply{{}, drain.finished, drain.moved, drain.cut_off};
     reply.lost = lost;
+    if (has_refused) reply.refused = refused->chunk;
     reply.revoke = std::exchange(worker.past.has_old_keys, false);
     core_.answer(worker, drain.sequence, std::move(reply));
   }

@@ -139,6 +139,12 @@ struct progress_state {
   bool updating = false;              ///< the end of an update that was called is not in the statistics yet
 };
 
+/// The first chunk of a version that a reader has refused.
+struct refused_chunk {
+  version_number version{};
+  std::uint64_t chunk = 0;
+};
+
 /// A worker as a source.
 struct source_state {
   offer offered = offer::none;  ///< its state in version_state::sources
@@ -146,6 +152,7 @@ struct source_state {
   std::uint32_t load = 0;       ///< leases on it that last
   source_places places{};       ///< its positions in version_state::sources
   std::vector<lease_id> readers{};
+  std::optional<refused_chunk> refused{};  ///< of the last version of which a chunk was
 };
 
 /// A worker as a reader.

@@ -426,6 +426,11 @@ class updates {
       // Sends a message to find out whether the source can be reached.
       core_.send(failed, {}, core_.beat_for(*source->model));
     }
+    if (source != nullptr && request.reason == errc::corrupt && request.chunk) {
+      auto& refused = source->as_source.refused;
+      const version_number version = lease->second.version;
+      if (!refused || refused->version != version) refused = {version, *request.chunk};
+    }
     member.excluded.push_back(failed);
     leases_.end(request.lease, &drain_state::finished);
     return is_barred;

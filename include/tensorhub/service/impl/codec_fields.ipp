@@ -174,8 +174,8 @@ inline void move_field(field_archive& archive, messages::unpublish_request& m) {
   archive(version, epoch, operation, leaving);
 }
 inline void move_field(field_archive& archive, messages::drained_reply& m) {
-  auto& [result, finished, moved, cut_off, revoke, lost] = m;
-  archive(result, finished, moved, cut_off, revoke, lost);
+  auto& [result, finished, moved, cut_off, revoke, lost, refused] = m;
+  archive(result, finished, moved, cut_off, revoke, lost, refused);
 }
 inline void move_field(field_archive& archive, messages::update_request& m) {
   auto& [operation, selector, timeout_ms, reach, shows, ahead] = m;
@@ -193,8 +193,8 @@ inline void move_field(field_archive& archive, messages::holding_request& m) {
   archive(m.held);
 }
 inline void move_field(field_archive& archive, messages::sources_request& m) {
-  auto& [operation, why, lease, reason, detail] = m;
-  archive(operation, why, lease, reason, as_sentence(detail));
+  auto& [operation, why, lease, reason, detail, chunk] = m;
+  archive(operation, why, lease, reason, as_sentence(detail), chunk);
 }
 inline void move_field(field_archive& archive, messages::lease_released_request& m) {
   auto& [lease] = m;

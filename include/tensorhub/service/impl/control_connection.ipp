@@ -21,6 +21,7 @@
 #include "tensorhub/detail/split_list.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/thread_name.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/policy/steady_clock.hpp"
 #include "tensorhub/service/codec.hpp"
@@ -36,7 +37,9 @@ class control_connection::loop {
   loop(std::string servers, std::optional<client_security> security)
       : servers_{std::move(servers)},
         addresses_{detail::split_list(servers_)},
+        told_{.trouble = std::vector<std::string>(addresses_.size())},
         address_{addresses_.front()},
+        seen_{.tried = std::vector<bool>(addresses_.size())},
         security_{std::move(security)},
         context_{detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
@@ -103,7 +106,10 @@ class control_connection::loop {
 
   [[nodiscard]] std::string trouble() const {
     const std::lock_guard lock{mutex_};
-    return told_.trouble;
+    std::string all;
+    for (const std::string& each : told_.trouble)
+      if (!each.empty()) all += (all.empty() ? "" : "; ") + each;
+    return all;
   }
 
  private:
@@ -154,20 +160,15 @@ class control_connection::loop {
       next = told_.wanted;
     }
     if (next == current_) return false;
-    try {
-      socket_.disconnect(address_);
-    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
-    }
+    disconnect();
     while (handshakes_.next()) {
     }  // they are of the server that is left
-    {
-      const std::lock_guard lock{mutex_};
-      told_.trouble.clear();
-    }
     seen_.has_address = true;
     const std::lock_guard lock{ends_mutex_};
     is_refused_ = false;
     connects_again_ = time_point::never();
+    seen_.tried[current_] = true;
+    if (give_up_if_refused()) return false;
     current_ = next;
     address_ = addresses_[current_];
     try {
@@ -203,7 +204,7 @@ class control_connection::loop {
       seen_.has_answered = seen_.has_answered || decoded.ok();
       {
         const std::scoped_lock lock{mutex_, ends_mutex_};
-        told_.trouble.clear();
+        for (std::string& each : told_.trouble) each.clear();
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
@@ -224,9 +225,10 @@ class control_connection::loop {
     }
   }
 
-  /// If the only configured server rejects the handshake before it has ever answered, fail pending calls
-  /// immediately. Otherwise connect again after a second, because the server may have restarted with old
-  /// settings, or the next server of the list may accept; pending calls then fail at their deadline.
+  /// If a server rejects the handshake, and no server of the list has ever answered although all were tried,
+  /// fail pending calls immediately. Otherwise connect again after a second, because the server may have
+  /// restarted with old settings, or the next server of the list may accept; pending calls then fail at their
+  /// deadline.
   void poll_handshake_events() {
     while (const auto event = handshakes_.next()) {
       if ((event->kind & (attempts | ZMQ_EVENT_CONNECT_RETRIED)) != 0) {
@@ -237,25 +239,39 @@ class control_connection::loop {
       detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
       {
         const std::lock_guard lock{mutex_};
-        told_.trouble = trouble.why.sentence;
+        told_.trouble[current_] = trouble.why.sentence;
       }
       if (!trouble.certain) continue;
+      disconnect();  // else ZeroMQ would try again several times a second
       const std::lock_guard lock{ends_mutex_};
-      is_refused_ = !seen_.has_answered && addresses_.size() == 1;
-      if (!is_refused_) connects_again_ = clock_.now() + std::chrono::seconds{1};
-      if (is_refused_) say_goodbye(std::move(trouble.why));
+      seen_.tried[current_] = true;
+      seen_.refusal = std::move(trouble.why);
+      if (!give_up_if_refused()) connects_again_ = clock_.now() + std::chrono::seconds{1};
     }
     if (clock_.now() >= connects_again()) connect_again();
+  }
+  /// True: all servers were tried, some have refused, and none has ever answered. Pre-condition: ends_mutex_
+  /// is held.
+  bool give_up_if_refused() {
+    const bool was_tried_everywhere = detail::all_of(seen_.tried, [](bool each) { return each; });
+    if (seen_.has_answered || seen_.refusal.ok() || !was_tried_everywhere) return false;
+    is_refused_ = true;
+    seen_.tried.assign(addresses_.size(), false);  // calls that come later try them again
+    say_goodbye(std::exchange(seen_.refusal, {}));
+    return true;
+  }
+  void disconnect() {
+    try {
+      socket_.disconnect(address_);
+    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
+    }
   }
   void connect_again() {
     {
       const std::lock_guard lock{ends_mutex_};
       connects_again_ = time_point::never();
     }
-    try {
-      socket_.disconnect(address_);
-    } catch (const zmq::error_t&) {  // ZeroMQ has already given up this connection
-    }
+    disconnect();
     try {
       connect();
     } catch (const zmq::error_t&) {  // cannot happen: the same address has worked before
@@ -284,10 +300,11 @@ class control_connection::loop {
         " has no address here (for a name, `getent ahostsv4 NAME` must print one), or "
         "this process has no descriptor left to connect with";
     const std::lock_guard lock{mutex_};
+    std::string& trouble = told_.trouble[current_];
     if (!has_address)
-      told_.trouble = unknown;
-    else if (told_.trouble == unknown)
-      told_.trouble.clear();
+      trouble = unknown;
+    else if (trouble == unknown)
+      trouble.clear();
   }
   [[nodiscard]] time_point connects_again() const {
     const std::lock_guard lock{ends_mutex_};
@@ -344,21 +361,23 @@ class control_connection::loop {
   steady_clock clock_;
   mutable std::mutex mutex_;
   struct {
-    std::size_t wanted = 0;  ///< index of a server
-    bool is_silent = false;  ///< an end has waited in vain for the only server
-    std::string trouble{};
-  } told_;  ///< guarded by mutex_
+    std::size_t wanted = 0;              ///< index of a server
+    bool is_silent = false;              ///< an end has waited in vain for the only server
+    std::vector<std::string> trouble{};  ///< by address: what was wrong there, and nobody has answered since
+  } told_;                               ///< guarded by mutex_
   /// Held while ends are called, so that none is called after `remove`.
   mutable std::mutex ends_mutex_;
   std::vector<control_end*> ends_;              ///< guarded by ends_mutex_, as the next four
   std::vector<messages::envelope> last_words_;  ///< of ends that were removed
   time_point connects_again_ = time_point::never();
-  bool is_refused_ = false;  ///< the only server has refused the handshake, and there was no other since
+  bool is_refused_ = false;  ///< all servers were tried, and none has answered, but a refusal
   std::size_t current_ = 0;  ///< index of `address_`; changed by the thread only
   std::string address_;      ///< used by the thread only, like all members below
   struct {
     bool has_answered = false;  ///< some server, once
     bool has_address = false;   ///< ZeroMQ has had one since its last pause
+    std::vector<bool> tried{};  ///< by address: it has refused, or was silent for `server_timeout`
+    messages::status refusal{};
   } seen_;
   /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
   /// heard again: what takes long to send, such as a layout, must arrive at last.

@@ -75,8 +75,10 @@ class operations : public questions {
   /// control block describes the version held before.
   void pull_failed(time_point now, messages::status reason, std::optional<readable_memory> kept);
 
-  /// A source has failed; the transfer continues with the others, and with sources that the server adds.
-  void source_failed(time_point now, lease_id lease, errc reason, std::string detail);
+  /// A source has failed, while it was read or not; the transfer continues with the others, and with sources
+  /// that the server adds.
+  void source_failed(time_point now, lease_id lease, errc reason, std::string detail,
+                     std::optional<std::uint64_t> chunk = std::nullopt);
 
   /// No source has had new chunks for a while. Nothing is said while the server has not answered the last
   /// such report.

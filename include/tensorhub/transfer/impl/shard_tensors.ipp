@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tensorhub/detail/cpu_access.hpp"
 #include "tensorhub/transfer/shard_tensors.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -13,16 +14,12 @@ TENSORHUB_DECL shard_tensors::shard_tensors(bool copies_in_batches) : copies_in_
 TENSORHUB_DECL shard_tensors::~shard_tensors() = default;
 
 TENSORHUB_DECL std::uint64_t shard_tensors::check_new(const tensor_spec& tensor, const void* data) const {
-  const auto bytes = tensor.bytes();
-  if (tensor.name.empty()) throw error(errc::invalid_argument, "a tensor has no name");
-  if (!bytes || *bytes > limits::shard_bytes) {
-    throw error(errc::limit_exceeded, "tensor '" + tensor.name + "' is too large: " + describe(tensor));
-  }
-  if (*bytes > 0 && data == nullptr)
+  const std::uint64_t bytes = layout::checked_bytes(tensor);
+  if (bytes > 0 && data == nullptr)
     throw error(errc::invalid_argument, "tensor '" + tensor.name + "' has no memory (null)");
   if (names_.contains(tensor.name))
     throw error(errc::invalid_argument, "tensor '" + tensor.name + "' was added twice");
-  return *bytes;
+  return bytes;
 }
 
 TENSORHUB_DECL void shard_tensors::append(tensor_spec tensor, const memory_range& range,
@@ -139,8 +136,20 @@ TENSORHUB_DECL void shard_tensors::pack(std::size_t tensor) {
   copy_small(std::span{&run, 1});
 }
 
+TENSORHUB_DECL void shard_tensors::check_writable() const {
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const memory_range& range = ranges_[i];
+    const bool is_plain = range.kind == memory_kind::host && range.device == nullptr;
+    if (is_plain && range.bytes > 0 && !detail::cpu_can_write(range.data, range.bytes))
+      throw error(errc::invalid_argument, "tensor '" + specs_[i].name +
+                                              "' lies in memory that this process cannot write: add memory "
+                                              "of your own, not a file that is mapped read-only");
+  }
+}
+
 TENSORHUB_DECL void shard_tensors::expect() {
   const std::lock_guard lock{unpack_mutex_};
+  if (transfers_ == 0) check_writable();
   ++transfers_;
   for (small_tensor& each : small_) each.unpacked = false;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "tensorhub/error.hpp"
+#include "tensorhub/types/plain_text.hpp"
 #include "tensorhub/types/xxh3.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -51,22 +52,38 @@ TENSORHUB_DECL chunk_run layout::chunks_of(std::size_t tensor) const noexcept {
   return {found->first_chunk, found->chunk_count};
 }
 
+TENSORHUB_DECL std::uint64_t layout::checked_bytes(const tensor_spec& tensor) {
+  const std::string& name = tensor.name;
+  if (name.empty()) throw error(errc::invalid_argument, "a tensor has no name");
+  const auto refuse = [&](errc code, const std::string& why) {
+    throw error(code, "tensor '" + escaped_text(name.substr(0, limits::name_bytes)) + "' " + why);
+  };
+  if (name.size() > limits::name_bytes) {
+    refuse(errc::limit_exceeded, "has a name of " + std::to_string(name.size()) + " bytes: take at most " +
+                                     std::to_string(limits::name_bytes));
+  }
+  if (!is_plain_text(name))
+    refuse(errc::invalid_argument, "has control characters in its name, or bytes that are not UTF-8");
+  if (size_bytes(tensor.type) == 0) {
+    refuse(errc::invalid_argument,
+           "has element type " + std::to_string(static_cast<int>(tensor.type)) + ", which is no dtype");
+  }
+  if (tensor.shape.size() > limits::tensor_dimensions) {
+    refuse(errc::limit_exceeded, "has " + std::to_string(tensor.shape.size()) + " dimensions: take at most " +
+                                     std::to_string(limits::tensor_dimensions));
+  }
+  const auto bytes = tensor.bytes();
+  if (!bytes || *bytes > limits::shard_bytes)
+    refuse(errc::limit_exceeded, "is too large: " + describe(tensor));
+  return *bytes;
+}
+
 TENSORHUB_DECL void layout::check_tensors() const {
   std::unordered_set<std::string_view> names;
   for (const auto& tensor : tensors_) {
-    if (tensor.name.empty()) throw error(errc::invalid_argument, "a tensor has no name");
-    if (tensor.name.size() > limits::name_bytes)
-      throw error(errc::limit_exceeded, "tensor name too long: " + tensor.name);
-    if (tensor.shape.size() > limits::tensor_dimensions) {
-      throw error(errc::limit_exceeded, "tensor '" + tensor.name + "' has too many dimensions");
-    }
-    const auto bytes = tensor.bytes();
-    if (!bytes || *bytes > limits::shard_bytes) {
-      throw error(errc::limit_exceeded, "tensor '" + tensor.name + "' is too large: " + describe(tensor));
-    }
-    if (!names.insert(tensor.name).second) {
+    static_cast<void>(checked_bytes(tensor));
+    if (!names.insert(tensor.name).second)
       throw error(errc::invalid_argument, "tensor '" + tensor.name + "' was added twice");
-    }
   }
 }
 

@@ -328,7 +328,7 @@ TENSORHUB_DECL transfer_events worker_updates::events_of(const pull_order& order
     whole_->counted.source_failed(lost.reason);
     if (whole_->options.log) whole_->options.log(worker_detail::line_of(*whole_, version, lost));
     whole_->client.with([&](session& core, time_point now) {
-      core.source_failed(now, lost.lease, lost.reason, lost.detail);
+      core.source_failed(now, lost.lease, lost.reason, lost.detail, lost.chunk);
     });
   };
   out.source_released = [this](lease_id lease) {

@@ -132,6 +132,30 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   });
 }
 
+/// A reader has refused this chunk of a version that was just withdrawn. The name of its tensor if its bytes
+/// have changed since they were shown; else the fault was on the reader's way.
+[[nodiscard]] TENSORHUB_DECL std::string changed_tensor(const worker_state& self, version_number version,
+                                                        chunk_index chunk) {
+  if (chunk >= self.shape.chunk_count()) return {};
+  const auto tensor = self.shape.segments()[self.shape.slice(chunk).segment].tensor;
+  try {
+    if (!tensor || self.data->has_its_digest(version, chunk)) return {};
+  } catch (const error&) {  // of a device, which cannot tell then
+    return {};
+  }
+  const std::string& name = self.shape.tensors()[*tensor].name;
+  error_context where;
+  where.chunk = chunk;
+  const error broken = self.failure(
+      errc::contract_broken,
+      "tensor '" + name +
+          "' has changed while the version was published, and a reader has refused its bytes: do "
+          "not write to tensors before unpublish() has returned, or publish a snapshot",
+      version, where);
+  if (self.options.log) self.options.log(line_of(log_level::error, broken, self.self));
+  return name;
+}
+
 [[nodiscard]] TENSORHUB_DECL unpublish_report end_of_unpublish(worker_state& self, session_ticket ticket,
                                                                std::chrono::milliseconds timeout,
                                                                time_point started) {
@@ -143,6 +167,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   report.cut_off = result.drained.cut_off;
   report.forced = result.forced;
   report.lost = result.drained.lost;
+  if (result.drained.refused) report.changed = changed_tensor(self, result.version, *result.drained.refused);
   report.seconds = to_seconds(self.clock.now() - started);
   return report;
 }

@@ -265,10 +265,11 @@ class state_digest {
     static_cast<void>(updating);
     add(chunks_received, most_chunks, progressed);
   }
+  void fold(const catalog_detail::refused_chunk& refused) { add(refused.version, refused.chunk); }
   void fold(const catalog_detail::source_state& source) {
-    const auto& [offered, version, load, places, readers] = source;
+    const auto& [offered, version, load, places, readers, refused] = source;
     static_cast<void>(places);
-    add(offered, version, load, readers);
+    add(offered, version, load, readers, refused);
   }
   void fold(const catalog_detail::reader_state& reader) {
     const auto& [leases, operation, upstream, upstream_lease, chain, hungry_for, stalled_for, decisions] =

@@ -179,18 +179,19 @@ TENSORHUB_DECL void operations::hide_leftover() {
   if (!held_) raise_epoch();
 }
 
-TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, errc reason,
-                                              std::string detail) {
+TENSORHUB_DECL void operations::source_failed(time_point now, lease_id lease, errc reason, std::string detail,
+                                              std::optional<std::uint64_t> chunk) {
   if (!operation_ || operation_->at != step::pulling) return;
   if (!operation_->sources.give_up(lease)) return;
-  request(now, messages::sources_request{counter_, wanted::one_failed, lease, reason, std::move(detail)},
+  request(now,
+          messages::sources_request{counter_, wanted::one_failed, lease, reason, std::move(detail), chunk},
           purpose::sources);
 }
 
 TENSORHUB_DECL void operations::pull_stalled(time_point now, std::string detail) {
   if (!operation_ || operation_->at != step::pulling) return;
   if (outbox_.wants_sources(wanted::all_stalled)) return;
-  request(now, messages::sources_request{counter_, wanted::all_stalled, {}, {}, std::move(detail)},
+  request(now, messages::sources_request{counter_, wanted::all_stalled, {}, {}, std::move(detail), {}},
           purpose::sources);
 }
 
@@ -243,6 +244,7 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   if (operation_->at == step::unpublishing) {
     session_result result;
     result.drained = reply;
+    if (held_) result.version = held_->version;
     if (operation_->forced) {
       result.forced = true;
     } else {
