@@ -32,7 +32,6 @@ const size_table known_functions{
     {"bench/update.cpp: main", 72},
     {"bench/visible.cpp: main", 66},
     {"tests/conformance/tls_bad_input.cpp: TEST_CASE", 63},
-    {"tests/conformance/transport_mutants.cpp: TEST_CASE", 74},
     {"tests/fuzz/server.cpp: scene::step", 70},
     {"tests/system/prometheus.cpp: TEST_CASE", 62},
     {"tests/unit/catalog_recovery.cpp: TEST_CASE", 63},

@@ -76,7 +76,16 @@ enum class fault {
   forgets_cancelled,     ///< reads of a destroyed endpoint never complete
   /// Reads of a destroyed endpoint bring their bytes after they have completed as cancelled.
   writes_after_cancel,
-  writes_after_queue,  ///< bytes of a destroyed queue's reads arrive later
+  writes_after_queue,   ///< bytes of a destroyed queue's reads arrive later
+  closes_neighbours,    ///< a destroyed endpoint cancels what other endpoints of its queue read
+  cuts_off_neighbours,  ///< a source that cuts a reader off ends what its queue reads elsewhere
+  loses_neighbours,     ///< a source that dies ends what its queue reads elsewhere
+  truncates_ids,        ///< completions have the lower 32 bits of their ids
+  mixes_top_bits,       ///< of two reads whose ids differ in the upper 16 bits only, the later one is known
+  counts_keys,          ///< keys are 1, 2, 3
+  throws_a_number,      ///< a registration that fails throws an int
+  throws_in_threads,    ///< so does `make_queue` in another thread than the transport's
+  waits_for_ever,       ///< `wait` ignores its time-out
 };
 
 inline constexpr std::uint64_t mutant_limit_bytes = 100'000;
@@ -94,6 +103,7 @@ class mutant {
     incarnation self{};
     fault kind = fault::none;
     T base;
+    std::thread::id made_by = std::this_thread::get_id();
     std::atomic<std::uint64_t> registered_bytes{0};
     std::mutex mutex;  ///< guards the rest
     std::vector<typename T::memory_region> leaked;
@@ -120,6 +130,7 @@ class mutant {
     std::set<region_core*> regions;
     std::map<std::string, std::weak_ptr<transport_core>> transports;
     std::vector<tracked_read> late;
+    std::vector<remote_key> counted;  ///< by their numbers, from 1
     static world& instance() {
       static world all;
       return all;
@@ -226,6 +237,8 @@ class mutant {
           reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(target.data) + offset),
           reinterpret_cast<const std::byte*>(from_address), slice.bytes};
       if (kind == fault::ignores_keys) substitute_key(region);
+      if (kind == fault::counts_keys) region.key = key_of_number(region.key);
+      if (kind == fault::mixes_top_bits) own.last_of[low_bits(id)] = id;
       if (kind == fault::ignores_bounds) {
         if (fits_target && is_outside_of_its_key(region, from_address, slice.bytes)) return do_now(read, id);
       }
@@ -288,7 +301,7 @@ class mutant {
         const bool seventh = ++own.seen % 7 == 0;
         note(each);
         if (is_lost(kind, each, seventh)) continue;
-        if (filled < completions.size()) completions[filled++] = each;
+        if (filled < completions.size()) completions[filled++] = changed(each);
         if (kind == fault::doubles_completions && seventh) own.extra.push_back(each);
       }
       return filled;
@@ -301,6 +314,8 @@ class mutant {
       } else if (kind == fault::mixes_queues) {
         std::this_thread::sleep_for(std::min<duration>(timeout, std::chrono::milliseconds{1}));
         state_->base.wait(std::chrono::nanoseconds{0});
+      } else if (kind == fault::waits_for_ever) {
+        while (count_outstanding() == 0) state_->base.wait(std::chrono::hours{1});
       } else {
         state_->base.wait(state_->extra.empty() ? timeout : duration::zero());
       }
@@ -328,6 +343,8 @@ class mutant {
       std::deque<completion> extra{};  ///< completions that the base does not have
       std::map<request_id, tracked_read> tracked{};
       std::map<request_id, std::shared_ptr<bool>> denied{};
+      std::map<request_id, completion_status> doomed{};  ///< how reads of other endpoints will end
+      std::map<request_id, request_id> last_of{};        ///< by the lower bits
     };
     explicit queue(std::unique_ptr<state> own) : state_{std::move(own)} {}
 
@@ -377,6 +394,30 @@ class mutant {
         const std::lock_guard lock{world::instance().mutex};
         world::instance().late.push_back(read);
       }
+    }
+    [[nodiscard]] static request_id low_bits(request_id id) noexcept { return id & ((1ull << 48) - 1); }
+    /// What the caller sees of a completion.
+    [[nodiscard]] completion changed(completion done) noexcept {
+      const fault kind = state_->owner->kind;
+      if (kind == fault::truncates_ids) done.id &= UINT32_MAX;
+      if (kind == fault::mixes_top_bits) done.id = state_->last_of.at(low_bits(done.id));
+      const bool spreads =
+          (kind == fault::closes_neighbours && done.status == completion_status::cancelled) ||
+          (kind == fault::cuts_off_neighbours && done.status == completion_status::cut_off) ||
+          (kind == fault::loses_neighbours && done.status == completion_status::peer_lost);
+      if (spreads) {
+        for (const auto& [id, read] : state_->tracked) state_->doomed[id] = done.status;
+      }
+      if (const auto end = state_->doomed.extract(done.id); end) done.status = end.mapped();
+      return done;
+    }
+    /// No key, if there is none of this number.
+    [[nodiscard]] static remote_key key_of_number(const remote_key& described) noexcept {
+      std::uint64_t number = 0;
+      if (described.used_bytes == sizeof number) std::memcpy(&number, described.bytes.data(), sizeof number);
+      const std::lock_guard lock{world::instance().mutex};
+      const std::vector<remote_key>& counted = world::instance().counted;
+      return number == 0 || number > counted.size() ? remote_key{} : counted[number - 1];
     }
     [[nodiscard]] static bool is_lost(fault kind, const completion& done, bool seventh) noexcept {
       switch (kind) {
@@ -442,6 +483,12 @@ class mutant {
           throw error{thrown.code(), "range " + std::to_string(i) + ": " + thrown.sentence()};
         }
       }
+    } else if (kind == fault::throws_a_number) {
+      try {
+        bases = core_->base.register_memory(ranges, access);
+      } catch (const error&) {
+        throw 7;
+      }
     } else {
       bases = core_->base.register_memory(ranges, access);
     }
@@ -457,7 +504,9 @@ class mutant {
   }
   [[nodiscard]] std::uint64_t registered_bytes() const noexcept { return core_->registered_bytes; }
   [[nodiscard]] remote_region describe(const memory_region& region) const {
-    return core_->base.describe(region.core_->base);
+    remote_region described = core_->base.describe(region.core_->base);
+    if (core_->kind == fault::counts_keys) described.key = number_of_key(described.key);
+    return described;
   }
   void revoke(memory_region& region) noexcept {
     const fault kind = core_->kind;
@@ -495,6 +544,7 @@ class mutant {
   }
 
   [[nodiscard]] queue make_queue(std::size_t depth) {
+    if (core_->kind == fault::throws_in_threads && std::this_thread::get_id() != core_->made_by) throw 7;
     constexpr std::size_t spare = 512;  // for reads that the faults post and do not count
     return queue{std::unique_ptr<typename queue::state>{
         new typename queue::state{core_->base.make_queue(depth + spare), core_, depth}}};
@@ -521,6 +571,16 @@ class mutant {
   static void leak(typename T::memory_region region, transport_core& owner) noexcept {
     const std::lock_guard lock{owner.mutex};
     owner.leaked.push_back(std::move(region));
+  }
+  [[nodiscard]] static remote_key number_of_key(const remote_key& key) {
+    const std::lock_guard lock{world::instance().mutex};
+    std::vector<remote_key>& counted = world::instance().counted;
+    const auto found = std::find(counted.begin(), counted.end(), key);
+    const auto number = static_cast<std::uint64_t>(found - counted.begin()) + 1;
+    if (found == counted.end()) counted.push_back(key);
+    remote_key out;
+    std::memcpy(out.bytes.data(), &number, out.used_bytes = sizeof number);
+    return out;
   }
   [[nodiscard]] static std::shared_ptr<transport_core> find(const transport_address& address) {
     const std::lock_guard lock{world::instance().mutex};

@@ -9,11 +9,13 @@
 ///
 /// The promises of every transport, which the conformance suite checks (testing/transport_conformance.hpp):
 ///  1. Every posted read completes exactly once, with an error within the peer time-out when the peer is
-///     gone; also when the endpoint is destroyed first (`cancelled`). After a queue's destruction no byte of
-///     its targets changes any more.
+///     gone; also when the endpoint is destroyed first (`cancelled`). Reads of other endpoints of the queue
+///     do not notice either: endpoints to several sources share a queue. After a queue's destruction no byte
+///     of its targets changes any more.
 ///  2. Only a completion means that bytes are visible. Order between reads is not promised.
 ///  3. A read outside of a registered region, with a stale, foreign or revoked key delivers no byte of that
-///     memory: it ends in `access_denied` (or, where the device cannot tell, `peer_lost`).
+///     memory: it ends in `access_denied` (or, where the device cannot tell, `peer_lost`). Keys are random,
+///     except for what a device chooses: no key follows from another one.
 ///  4. `queue_full` posts nothing: the read has no completion.
 ///  5. When `~memory_region`, `revoke` or `cut_off` has returned, no read that it covers can deliver bytes
 ///     that change after the return. (Bytes taken before may still arrive: the reader's check of the control

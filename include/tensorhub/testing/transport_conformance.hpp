@@ -29,8 +29,10 @@
 #include "tensorhub/testing/conformance/fixture.hpp"
 #include "tensorhub/testing/conformance/key_rules.hpp"
 #include "tensorhub/testing/conformance/peer_rules.hpp"
+#include "tensorhub/testing/conformance/queue_rules.hpp"
 #include "tensorhub/testing/conformance/read_rules.hpp"
 #include "tensorhub/testing/conformance/source_rules.hpp"
+#include "tensorhub/testing/conformance/watchdog.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
@@ -60,10 +62,13 @@ template <transport T>
       transport_rule<T>{"dead_peer_ends_reads", 1, rules::dead_peer_ends_reads<T>},
       transport_rule<T>{"silent_peer_ends_reads", 1, rules::silent_peer_ends_reads<T>},
       transport_rule<T>{"closed_endpoint_cancels", 1, rules::closed_endpoint_cancels<T>},
+      transport_rule<T>{"closed_endpoint_spares_others", 1, rules::closed_endpoint_spares_others<T>},
+      transport_rule<T>{"lost_source_spares_others", 1, rules::lost_source_spares_others<T>},
       transport_rule<T>{"closed_queue_writes_nothing", 1, rules::closed_queue_writes_nothing<T>},
       transport_rule<T>{"out_of_bounds_is_denied", 3, rules::out_of_bounds_is_denied<T>},
       transport_rule<T>{"changed_description_is_denied", 3, rules::changed_description_is_denied<T>},
       transport_rule<T>{"forged_key_is_denied", 3, rules::forged_key_is_denied<T>},
+      transport_rule<T>{"keys_are_not_counted", 3, rules::keys_are_not_counted<T>},
       transport_rule<T>{"foreign_key_is_denied", 3, rules::foreign_key_is_denied<T>},
       transport_rule<T>{"stale_key_is_denied", 3, rules::stale_key_is_denied<T>},
       transport_rule<T>{"deregistered_is_denied", 3, rules::deregistered_is_denied<T>},
@@ -89,17 +94,21 @@ struct transport_rule_result {
   std::string skipped;
 };
 
-/// Runs one rule. An unexpected exception of the transport is a finding and is not rethrown.
+/// Runs one rule. An unexpected exception of the transport, of any type, is a finding and is not rethrown. If
+/// the transport does not come back from a call, the process is aborted (`conformance_options::overtime`).
 template <transport T>
 [[nodiscard]] transport_rule_result check_rule(const transport_rule<T>& rule,
                                                const conformance_subject<T>& subject,
                                                const conformance_options& options = {}) {
+  const rule_watchdog watching{T::name, rule.name, options.deadline + options.overtime};
   conformance_fixture<T> fixture{subject, options};
   transport_rule_result result;
   try {
     result.sentences = rule.check(fixture);
   } catch (const std::exception& thrown) {
     result.sentences.push_back(std::string{"thrown: "} + thrown.what());
+  } catch (...) {
+    result.sentences.emplace_back(thrown_otherwise);
   }
   result.skipped = fixture.skipped();
   return result;

@@ -4,7 +4,8 @@
 /// guarded_memory.hpp.
 ///
 /// Every wait ends at the rule's deadline, or earlier if the transport reports that no read is outstanding.
-/// No rule passes or fails by time, except that reaching the deadline is a failure.
+/// Where the transport does not let it end, a watchdog ends the process (watchdog.hpp). No rule passes or
+/// fails by time, except that reaching the deadline is a failure.
 ///
 /// Thread safety: a fixture belongs to the thread that runs the rule; a `reader` to the thread that uses it.
 
@@ -26,6 +27,7 @@
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/testing/conformance/guarded_memory.hpp"
+#include "tensorhub/testing/conformance/read_ids.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
 
@@ -50,7 +52,9 @@ struct conformance_subject {
 };
 
 struct conformance_options {
-  std::chrono::milliseconds deadline{20'000};   ///< of each rule
+  std::chrono::milliseconds deadline{20'000};  ///< of each rule
+  /// A rule that has not ended so long after its deadline hangs in the transport, and the process is aborted.
+  std::chrono::milliseconds overtime{120'000};
   std::uint64_t largest_read_bytes = 4u << 20;  ///< used if the transport has no smaller limit
   std::size_t rounds = 6;                       ///< of the rules that search for races
   bool concurrent_overwrites = true;  ///< false: no rule whose failure is a data race (mutants under TSan)
@@ -74,6 +78,9 @@ class findings {
   static constexpr std::size_t most = 16;
   std::vector<std::string> sentences_;
 };
+
+/// The finding where a transport throws what is no std::exception.
+inline constexpr const char* thrown_otherwise = "something was thrown that is no std::exception";
 
 /// The environment of one rule.
 template <transport T>
@@ -158,8 +165,6 @@ template <transport T>
 class conformance_reader {
  public:
   using fixture = conformance_fixture<T>;
-  /// Ids count up from this number, in the order of `post`.
-  static constexpr request_id first_id = 1000;
 
   conformance_reader(fixture& environment, T& own, std::size_t depth)
       : environment_{environment}, own_{own}, depth_{depth} {
@@ -176,6 +181,11 @@ class conformance_reader {
     endpoint_.emplace(own_.connect(*queue_, address, peer, environment_.left()));
   }
 
+  /// Another endpoint on the same queue, which must end before the reader.
+  [[nodiscard]] typename T::endpoint connect_beside(const typename fixture::process& source) {
+    return own_.connect(*queue_, source->address(), source.self, environment_.left());
+  }
+
   [[nodiscard]] typename T::queue& queue() noexcept { return *queue_; }
   [[nodiscard]] typename T::endpoint& endpoint() noexcept { return *endpoint_; }
   void close_endpoint() noexcept { endpoint_.reset(); }
@@ -185,13 +195,23 @@ class conformance_reader {
   }
   [[nodiscard]] std::size_t depth() const noexcept { return depth_; }
 
-  /// Posts under a new id; empty if the queue is full.
+  /// Posts under a new id, the next one of read_ids.hpp; empty if the queue is full.
   [[nodiscard]] std::optional<request_id> post(const typename T::memory_region& into, std::uint64_t offset,
                                                const remote_slice& from) {
-    const request_id id = next_id_++;
-    if (queue_->post_read(*endpoint_, into, offset, from, id) == post_result::queue_full) return std::nullopt;
+    return post_through(*endpoint_, into, offset, from);
+  }
+  [[nodiscard]] std::optional<request_id> post_through(typename T::endpoint& endpoint,
+                                                       const typename T::memory_region& into,
+                                                       std::uint64_t offset, const remote_slice& from) {
+    const request_id id = id_of_read(next_++);
+    if (queue_->post_read(endpoint, into, offset, from, id) == post_result::queue_full) return std::nullopt;
     posted_.push_back(id);
     return id;
+  }
+  /// Which call of `post` it was, counted from zero; empty: the reader has posted no such read.
+  [[nodiscard]] std::optional<std::size_t> number_of(request_id id) const noexcept {
+    const auto number = number_of_read(id);
+    return number && *number < next_ ? number : std::nullopt;
   }
 
   /// Polls completions; calls `each(completion)` for every one.
@@ -227,7 +247,13 @@ class conformance_reader {
   /// Does one read alone. Empty: the read did not complete or was not posted.
   [[nodiscard]] std::optional<completion_status> read(const typename T::memory_region& into,
                                                       std::uint64_t offset, const remote_slice& from) {
-    const auto id = post(into, offset, from);
+    return read_through(*endpoint_, into, offset, from);
+  }
+  [[nodiscard]] std::optional<completion_status> read_through(typename T::endpoint& endpoint,
+                                                              const typename T::memory_region& into,
+                                                              std::uint64_t offset,
+                                                              const remote_slice& from) {
+    const auto id = post_through(endpoint, into, offset, from);
     if (!id) return std::nullopt;
     std::optional<completion_status> status;
     while (!status && !environment_.overdue()) {
@@ -254,13 +280,13 @@ class conformance_reader {
     for (const request_id id : posted_) expected[id] = 1;
     for (const auto& [id, statuses] : statuses_) {
       const std::size_t wanted = expected.contains(id) ? 1 : 0;
-      found.require(statuses.size() <= wanted, when + ": read " + std::to_string(id) + " completed " +
+      found.require(statuses.size() <= wanted, when + ": " + name_of_read(id) + " completed " +
                                                    std::to_string(statuses.size()) + " times instead of " +
                                                    std::to_string(wanted));
       expected.erase(id);
     }
     for (const auto& [id, count] : expected) {
-      found.require(false, when + ": read " + std::to_string(id) + " was posted and never completed");
+      found.require(false, when + ": " + name_of_read(id) + " was posted and never completed");
     }
     found.require(queue_->outstanding() == 0,
                   when + ": outstanding() says " + std::to_string(queue_->outstanding()) + " after all came");
@@ -272,7 +298,7 @@ class conformance_reader {
   std::size_t depth_;
   std::optional<typename T::queue> queue_;
   std::optional<typename T::endpoint> endpoint_;
-  request_id next_id_ = first_id;
+  std::size_t next_ = 0;
   std::vector<request_id> posted_;
   std::map<request_id, std::vector<completion_status>> statuses_;
 };

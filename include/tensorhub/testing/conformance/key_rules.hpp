@@ -5,6 +5,7 @@
 /// The forbidden memory is always mapped and has a known pattern, so that a transport that reads it does not
 /// crash but is detected.
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -109,6 +110,46 @@ std::vector<std::string> forged_key_is_denied(conformance_fixture<T>& fixture) {
   forged.key.used_bytes = static_cast<std::uint8_t>(used - 1);
   scene.require_denied(found, forged, 0, 512, 0, "a key without its last byte");
   scene.require_readable(found, scene.remote, "after forged keys");
+  return found.take();
+}
+
+/// How many bits take both values in these keys.
+[[nodiscard]] inline std::size_t count_changing_bits(const std::vector<remote_key>& keys) {
+  std::size_t bits = 0;
+  for (std::size_t at = 0; at < limits::remote_key_bytes; ++at) {
+    unsigned changing = 0;
+    for (const remote_key& each : keys)
+      changing |= std::to_integer<unsigned>(each.bytes[at] ^ keys.front().bytes[at]);
+    bits += static_cast<std::size_t>(std::popcount(changing));
+  }
+  return bits;
+}
+
+/// Who has one key cannot count to the next one. In 16 keys for the same memory, of registrations and of
+/// revokes, 24 bits at least take both values: of counters, and of times, fewer do; of 32 random bits, fewer
+/// do not in the life of a fleet. (A checksum beside a counter hides the counter from this rule.)
+template <transport T>
+std::vector<std::string> keys_are_not_counted(conformance_fixture<T>& fixture) {
+  constexpr std::size_t count = 16;
+  constexpr std::size_t fewest_bits = 24;
+  findings found;
+  guarded_memory memory = fixture.source_memory(4096);
+  auto source = fixture.start();
+  const auto check = [&](const std::vector<remote_key>& keys, const std::string& of) {
+    const std::size_t bits = count_changing_bits(keys);
+    found.require(bits >= fewest_bits, "in " + std::to_string(keys.size()) + " keys of " + of + " only " +
+                                           std::to_string(bits) + " bits change, which can be guessed");
+  };
+  std::vector<remote_key> keys;
+  for (std::size_t i = 0; i < count; ++i)
+    keys.push_back(source.describe(source.add(memory.range(), region_access::remote_read)).key);
+  check(keys, "registrations");
+  keys.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    keys.push_back(source.describe(0).key);
+    source->revoke(source.regions[0]);
+  }
+  check(keys, "revokes");
   return found.take();
 }
 

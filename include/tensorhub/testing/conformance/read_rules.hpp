@@ -90,7 +90,7 @@ std::vector<std::string> many_reads_complete_once(conformance_fixture<T>& fixtur
   };
   std::map<request_id, wanted> open;
   const auto check = [&](const completion& done) {
-    const std::string which = "read " + std::to_string(done.id);
+    const std::string which = name_of_read(done.id);
     const auto entry = open.find(done.id);
     if (!found.require(entry != open.end(), which + " completed and was not outstanding")) return;
     const wanted read = entry->second;
@@ -209,9 +209,9 @@ std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& fixture)
   findings found;
   conformance_scene<T> scene{fixture, 64, 64 * count, count};
   auto& queue = scene.reader.queue();
-  for (request_id id = 0; id < count; ++id) {
-    found.require(queue.post_read(scene.reader.endpoint(), scene.into(), 64 * id, {&scene.remote, 0, 64},
-                                  id) == post_result::posted,
+  for (std::size_t i = 0; i < count; ++i) {
+    found.require(queue.post_read(scene.reader.endpoint(), scene.into(), 64 * i, {&scene.remote, 0, 64},
+                                  id_of_read(i)) == post_result::posted,
                   "a queue with room is full");
   }
   std::map<request_id, std::size_t> came;
@@ -232,9 +232,9 @@ std::vector<std::string> poll_respects_the_span(conformance_fixture<T>& fixture)
     if (queue.outstanding() == 0) break;
     queue.wait(std::chrono::milliseconds{50});
   }
-  for (request_id id = 0; id < count; ++id) {
-    found.require(came[id] == 1,
-                  "read " + std::to_string(id) + " completed " + std::to_string(came[id]) + " times");
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t times = came[id_of_read(i)];
+    found.require(times == 1, name_of_read(id_of_read(i)) + " completed " + std::to_string(times) + " times");
   }
   found.require(came.size() == count, "completions of reads that were not posted");
   return found.take();
@@ -322,6 +322,8 @@ std::vector<std::string> queues_of_two_threads(conformance_fixture<T>& fixture) 
       }
     } catch (const std::exception& thrown) {
       parts[mine].require(false, std::string{"thrown: "} + thrown.what());
+    } catch (...) {
+      parts[mine].require(false, thrown_otherwise);
     }
   };
   {
