@@ -87,6 +87,42 @@ results check_choice() {
 source_choice off_by_one(const source_query&, candidates from, source_choice honest) noexcept {
   return honest.index ? source_choice{from.size(), "the one behind the last", false} : honest;
 }
+/// The one behind the last, where a scheduler may not have thought of what it is asked.
+template <bool (*Unexpected)(const source_query&, candidates)>
+source_choice outside_where(const source_query& query, candidates from, source_choice honest) noexcept {
+  return Unexpected(query, from) ? off_by_one(query, from, honest) : honest;
+}
+bool nobody_names_a_datacenter(const source_query& query, candidates) {
+  return query.location->datacenter.empty();
+}
+bool is_a_later_version(const source_query& query, candidates) {
+  return query.version.value > 1;
+}
+bool was_rolled_back(const source_query& query, candidates) {
+  return query.version.line > 0;
+}
+bool is_one_of_several_shards(const source_query& query, candidates) {
+  return query.shard.count > 1;
+}
+bool has_not_joined(const source_query& query, candidates) {
+  return !query.reader;
+}
+bool can_use_one_source(const source_query& query, candidates) {
+  return query.sources_useful < 2;
+}
+bool are_many(const source_query&, candidates from) {
+  return from.size() > 9;
+}
+bool one_has_nothing(const source_query&, candidates from) {
+  return std::ranges::any_of(from,
+                             [](const source_candidate& c) { return c.chunks_held == 0 && c.chunks > 0; });
+}
+bool one_has_no_chunks(const source_query&, candidates from) {
+  return std::ranges::any_of(from, [](const source_candidate& c) { return c.chunks == 0; });
+}
+source_choice nobody(const source_query&, candidates, source_choice) noexcept {
+  return {std::nullopt, "nobody is good enough"};
+}
 source_choice first_of_none(const source_query&, candidates from, source_choice honest) noexcept {
   return from.empty() ? source_choice{0, "the first of none"} : honest;
 }
@@ -267,11 +303,25 @@ TEST_CASE("every rule of schedulers has a scheduler that breaks it") {
   each_rule_has_its_mutant(check_scheduler<nearest_source>(),
                            {{"index_is_inside", check_choice<off_by_one>},
                             {"nobody_is_chosen_of_none", check_choice<first_of_none>},
+                            {"the_only_one_is_chosen", check_choice<nobody>},
                             {"same_history_same_choice", check_choice<by_address>},
                             {"moving_changes_nothing", check_of<forgets_when_moved>},
                             {"limits_are_constant", check_of<grows_greedy>},
                             {"full_ones_are_only_displaced", check_choice<more_than_the_credits>},
                             {"displaces_only_if_allowed", check_choice<displaces_for_nothing>}});
+}
+
+TEST_CASE("the calls of the suite for schedulers vary whatever a catalog varies") {
+  const names outside{"index_is_inside"};
+  CHECK(broken_of(check_choice<outside_where<nobody_names_a_datacenter>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<is_a_later_version>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<was_rolled_back>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<is_one_of_several_shards>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<has_not_joined>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<can_use_one_source>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<are_many>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<one_has_nothing>>()) == outside);
+  CHECK(broken_of(check_choice<outside_where<one_has_no_chunks>>()) == outside);
 }
 
 TEST_CASE("schedulers that do not look at places fail the test of nearest_source") {

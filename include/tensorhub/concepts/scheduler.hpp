@@ -87,7 +87,9 @@ struct source_choice {
 // | s.choose(query, candidates) | source_choice | deterministic in its arguments and earlier calls;         |
 // |                             |               | noexcept; an index is inside the candidates; no           |
 // |                             |               | candidates: no index. A candidate without credit is       |
-// |                             |               | chosen only with `displace`                               |
+// |                             |               | chosen only with `displace`. A reader without a source    |
+// |                             |               | gets the only candidate, if that has every chunk and a    |
+// |                             |               | credit                                                    |
 //
 // (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
 // clang-format off

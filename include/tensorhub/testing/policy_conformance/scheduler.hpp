@@ -1,13 +1,17 @@
 #pragma once
 /// \file scheduler.hpp
 /// Rules for every scheduler. Each policy decides which choice is good; the rules check only what the catalog
-/// relies on: constant limits, an index that it can use, no source beyond its credits unless a reader is
-/// displaced, and equal answers to equal histories.
+/// relies on: constant limits, an index that it can use, somebody for a reader that has nobody, no source
+/// beyond its credits unless a reader is displaced, and equal answers to equal histories.
+///
+/// The calls vary all that a catalog varies (service/catalog/choosing.hpp). A scheduler that crashes crashes
+/// the suite.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,34 +49,49 @@ class scheduler_call {
     for (const source_candidate& candidate : candidates) into.offer(candidate, *candidate.location);
   }
 
-  /// Histories of a small cluster, determined by the seed: 2 datacenters of 2 racks of 3 hosts, some of them
-  /// unnamed; 0 to 9 candidates with distinct incarnations; random load (also beyond the usual credits),
-  /// progress, reliability, and sources that the reader has already.
+  /// Calls as a catalog makes them, determined by the seed: in a small cluster of 2 datacenters of 2 racks of
+  /// 3 hosts, some of them unnamed, or all datacenters (as long as nobody names any); 0 to 9 candidates with
+  /// distinct incarnations, sometimes many (8 of each group, and two groups of each other datacenter); random
+  /// load (also beyond the usual credits), progress, also none, reliability, and sources that the reader has
+  /// already; the reader may not have joined; any shard and version, also of a rolled back model.
   static void fill(scheduler_call& call, std::uint64_t seed) {
     detail::suite_random random{seed};
-    call.read_from(incarnation{1000}, some_location(random));
-    call.query.sources_held = static_cast<std::uint32_t>(random.below(4));
-    call.query.sources_nearby = static_cast<std::uint32_t>(random.below(call.query.sources_held + 1));
-    call.query.sources_useful = static_cast<std::uint32_t>(2 + random.below(8));
-    call.query.served_on_host = call.query.sources_nearby > 0 && random.below(4) == 0;
-    call.query.may_displace = random.below(2) == 0;
-    const std::uint64_t count = random.below(10);
+    const bool is_unnamed = random.below(4) == 0;
+    fill_query(call, random, is_unnamed);
+    constexpr std::uint64_t chunk_counts[] = {64, 64, 64, 64, 1, 2, 0, 1u << 20};
+    const std::uint64_t chunks = chunk_counts[random.below(std::size(chunk_counts))];
+    const std::uint64_t count = random.below(8) == 0 ? random.below(200) : random.below(10);
     for (std::uint64_t i = 0; i < count; ++i) {
       source_candidate candidate;
       candidate.worker = incarnation{1 + i * 100 + random.below(100)};
-      candidate.leases = static_cast<std::uint32_t>(random.below(12));
-      candidate.chunks = 64;
-      candidate.chunks_held = 1 + random.below(64);
+      candidate.leases = static_cast<std::uint32_t>(random.below(random.below(16) == 0 ? 1000 : 12));
+      candidate.chunks = chunks;
+      candidate.chunks_held = random.below(4) == 0 ? chunks : random.below(chunks + 1);
       candidate.spot = random.below(3) == 0;
       candidate.publisher = random.below(3) == 0;
-      call.offer(candidate, some_location(random));
+      call.offer(candidate, some_location(random, is_unnamed));
     }
   }
 
  private:
-  static location some_location(detail::suite_random& random) {
+  static void fill_query(scheduler_call& call, detail::suite_random& random, bool is_unnamed) {
+    source_query& query = call.query;
+    const bool has_joined = random.below(8) != 0;
+    call.read_from(has_joined ? incarnation{1'000'000} : incarnation{}, some_location(random, is_unnamed));
+    query.version.value = 1 + random.below(random.below(2) == 0 ? 3 : UINT64_MAX);
+    query.version.line = random.below(8) == 0 ? 1 : 0;
+    query.shard.count = static_cast<std::uint32_t>(1 + random.below(random.below(2) == 0 ? 1 : 64));
+    query.shard.index = static_cast<std::uint32_t>(random.below(query.shard.count));
+    query.sources_useful = static_cast<std::uint32_t>(1 + random.below(9));
+    if (!has_joined) return;
+    query.sources_held = static_cast<std::uint32_t>(random.below(4));
+    query.sources_nearby = static_cast<std::uint32_t>(random.below(query.sources_held + 1));
+    query.served_on_host = query.sources_nearby > 0 && random.below(4) == 0;
+    query.may_displace = random.below(2) == 0;
+  }
+  static location some_location(detail::suite_random& random, bool is_unnamed) {
     location out;
-    out.datacenter = "d" + std::to_string(random.below(2));
+    if (!is_unnamed) out.datacenter = "d" + std::to_string(random.below(2));
     if (random.below(5) != 0) out.rack = out.datacenter + "-r" + std::to_string(random.below(2));
     if (random.below(5) != 0) out.host = out.rack + "-h" + std::to_string(random.below(3));
     return out;
@@ -115,6 +134,31 @@ struct scheduler_rules {
       scheduler_call::fill(call, seed);
       seen.require(!policy.choose(call.query, {}).index, "an index although there is no candidate");
       static_cast<void>(policy.choose(call.query, call.candidates));
+    }
+    return seen;
+  }
+
+  /// "A reader without a source gets the only candidate, if that has every chunk and a credit": nobody would
+  /// ask again, since nothing changes.
+  static violations the_only_one_is_chosen(const Make& make) {
+    violations seen;
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S policy = make();
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        const std::uint64_t seed = history * calls_per_history + i;
+        scheduler_call call;
+        scheduler_call::fill(call, seed);
+        static_cast<void>(policy.choose(call.query, call.candidates));
+        if (call.candidates.empty()) continue;
+        call.query.sources_held = call.query.sources_nearby = 0;
+        call.query.served_on_host = false;
+        call.candidates.resize(1);
+        call.candidates.front().leases = 0;
+        call.candidates.front().chunks_held = call.candidates.front().chunks;
+        seen.require(policy.choose(call.query, call.candidates).index.has_value(),
+                     "the only candidate has everything and no reader, and the reader waits (seed " +
+                         std::to_string(seed) + ")");
+      }
     }
     return seen;
   }
@@ -246,6 +290,7 @@ template <scheduler S, typename Make>
   std::vector<rule_result> results;
   results.push_back({"index_is_inside", rules::index_is_inside(make)});
   results.push_back({"nobody_is_chosen_of_none", rules::nobody_is_chosen_of_none(make)});
+  results.push_back({"the_only_one_is_chosen", rules::the_only_one_is_chosen(make)});
   results.push_back({"same_history_same_choice", rules::same_history_same_choice(make)});
   results.push_back({"moving_changes_nothing", rules::moving_changes_nothing(make)});
   results.push_back({"limits_are_constant", rules::limits_are_constant(make)});
