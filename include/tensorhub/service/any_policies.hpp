@@ -26,8 +26,9 @@ class any_scheduler {
  public:
   template <scheduler Scheduler>
   any_scheduler(Scheduler policy)  // NOLINT(google-explicit-constructor): every scheduler is one
-      : policy_{std::make_unique<holder<Scheduler>>(std::move(policy))} {}
+      : name_{Scheduler::name}, policy_{std::make_unique<holder<Scheduler>>(std::move(policy))} {}
 
+  [[nodiscard]] std::string_view name() const noexcept { return name_; }
   [[nodiscard]] source_limits limits() const noexcept { return policy_->limits(); }
   [[nodiscard]] source_choice choose(const source_query& query,
                                      std::span<const source_candidate> candidates) noexcept {
@@ -51,6 +52,7 @@ class any_scheduler {
     }
     Scheduler policy;
   };
+  std::string_view name_;
   std::unique_ptr<interface> policy_;
 };
 

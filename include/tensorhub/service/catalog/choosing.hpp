@@ -25,7 +25,9 @@
 /// Every choice is recorded with its reason (`why`).
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -135,8 +137,9 @@ class choosing {
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     while (!candidates_.empty()) {
       const source_choice said = scheduler_.choose(query_of(asking, true, false), candidates_);
-      if (!said.index || *said.index >= workers_.size()) break;
-      worker_state& source = *workers_[*said.index];
+      const std::optional<std::size_t> chosen = chosen_of(said);
+      if (!chosen) break;
+      worker_state& source = *workers_[*chosen];
       if (const exchange found = exchange_for(asking, source, said.displace); found.source != nullptr) {
         const lease_state* taken = found.takes ? &core_.leases.at(found.takes) : nullptr;
         record(asking, {core_.now, asking.version, source.id, "has every chunk; after a shortage", offered,
@@ -145,7 +148,7 @@ class choosing {
                         taken != nullptr ? core_.leases.at(found.gives).source : incarnation{}});
         return found;
       }
-      strike(*said.index);
+      strike(*chosen);
     }
     return {};
   }
@@ -232,11 +235,12 @@ class choosing {
     const auto offered = static_cast<std::uint32_t>(candidates_.size());
     for (std::size_t tries = 0; tries <= offered; ++tries) {
       const source_choice said = scheduler_.choose(query, candidates_);
-      if (!said.index || *said.index >= workers_.size()) {
+      const std::optional<std::size_t> chosen = chosen_of(said);
+      if (!chosen) {
         record(asking, {core_.now, asking.version, {}, said.reason, offered, 0, {}, upstream, {}});
         return {};
       }
-      worker_state* source = workers_[*said.index];
+      worker_state* source = workers_[*chosen];
       choice out{source, {}};
       const bool leads = !upstream || leads_to_everything(*source, asking.reader);
       const bool has_credit = source->as_source.load < scheduler_.limits().credits;
@@ -247,9 +251,21 @@ class choosing {
                         locality_between(*asking.location, source->location), upstream, moved});
         return out;
       }
-      strike(*said.index);
+      strike(*chosen);
     }
     return {};
+  }
+  /// The index of the candidate that the scheduler has chosen. One that is outside of the candidates is a
+  /// fault of the scheduler, and is no choice.
+  [[nodiscard]] std::optional<std::size_t> chosen_of(const source_choice& said) {
+    if (!said.index || *said.index < workers_.size()) return said.index;
+    if (!std::exchange(has_warned_, true))
+      core_.log(log_level::warning,
+                "scheduler '" + std::string{scheduler_.name()} + "' has chosen index " +
+                    std::to_string(*said.index) + " of " + std::to_string(workers_.size()) +
+                    " candidates, which counts as no choice: an index must be inside the candidates "
+                    "(testing::check_scheduler finds this). It is not logged again");
+    return std::nullopt;
   }
   [[nodiscard]] static source_query query_of(const asker& asking, bool may_displace, bool upstream) {
     source_query query;
@@ -405,6 +421,7 @@ class choosing {
 
   core& core_;
   any_scheduler scheduler_;
+  bool has_warned_ = false;  ///< of an index outside of the candidates
   std::uint64_t stamp_ = 0;
   detail::repeatable_random random_{0};
   std::vector<source_candidate> candidates_;  ///< scratch memory of a query

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/service/catalog/core.hpp"
 #include "tensorhub/types/client_rules.hpp"
@@ -38,7 +39,8 @@ class stuck {
   static constexpr std::size_t most_entries = 256;  ///< in one reply
   static constexpr std::size_t most_peers = 8;      ///< named in one entry
 
-  explicit stuck(core& core) : core_{core} {}
+  /// `limits`: of the scheduler.
+  stuck(core& core, source_limits limits) : core_{core}, limits_{limits} {}
 
   /// The answer has only the models that the asker's rules name.
   void on_stuck(incarnation from, request_sequence sequence, const messages::stuck_request& request,
@@ -152,19 +154,35 @@ class stuck {
     entry->operation = operation.counter;
     if (operation.starved == 0) return tell_missing(*entry, model, member.selector, "update()");
     entry->version = operation.version;
-    entry->advice = "version " + to_string(operation.version) +
-                    " is available, but all its holders have the maximum number of readers: the update "
-                    "begins when one of them finishes; more holders, or a scheduler with more credits, help";
-    const auto record = model.versions.find(operation.version);
-    if (record == model.versions.end()) return;
     std::size_t count = 0;
+    bool has_credit = false;
     for (const auto& [name, replica] : model.replicas) {
       const worker_state* holder = replica->workers[worker.shard.index];
       if (holder != nullptr && holder->as_source.offered != offer::none &&
-          holder->as_source.version == operation.version)
+          holder->as_source.version == operation.version) {
         append(entry->peers, name_of(*holder), count);
+        has_credit = has_credit || holder->as_source.load < limits_.credits;
+      }
     }
     end_list(entry->peers, count);
+    entry->advice = "version " + to_string(operation.version) + " is available, but " +
+                    (has_credit ? why_not_read(worker, operation.version)
+                                : "all its holders have the maximum number of readers: the update begins "
+                                  "when one of them finishes; more holders, or a scheduler with more "
+                                  "credits, help");
+  }
+  /// Why a worker waits for a source although one has a credit left: by the last choice for it.
+  [[nodiscard]] static std::string why_not_read(const worker_state& worker, version_number version) {
+    const auto& choices = worker.as_reader.decisions;
+    const auto last = std::find_if(choices.rbegin(), choices.rend(),
+                                   [&](const decision_state& each) { return each.version == version; });
+    if (last == choices.rend() || last->candidates == 0)
+      return "its holders with a credit left are not offered to this worker now: they have failed it, or are "
+             "in another datacenter, from which one worker reads for all";
+    if (last->source) return "another shard of the replica has no source yet";
+    return "the scheduler has chosen none of " + std::to_string(last->candidates) + " candidates" +
+           (last->reason.empty() ? std::string{} : ": " + std::string{last->reason}) +
+           "; a holder has a credit left (`why` tells how sources were chosen)";
   }
 
   void reading(const operation_state& operation, const worker_state& worker, duration least,
@@ -301,6 +319,7 @@ class stuck {
   }
 
   core& core_;
+  source_limits limits_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::catalog_detail

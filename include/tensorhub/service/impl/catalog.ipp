@@ -60,7 +60,7 @@ struct catalog::parts {
         versions{core},
         retention{core, versions},
         questions{core},
-        stuck{core},
+        stuck{core, scheduler.limits()},
         choosing{core, std::move(scheduler)},
         drains{core, versions},
         leases{core, versions, drains},
