@@ -24,7 +24,7 @@ enum class errc : std::uint16_t {
   invalid_argument = 1,   ///< the call itself is wrong: null memory, overlap, duplicate name, bad option
   limit_exceeded = 2,     ///< a size is over its bound (config.hpp)
   layout_mismatch = 3,    ///< the tensors differ from the model's layout
-  policy_mismatch = 4,    ///< this client's policies differ from the server's
+  policy_mismatch = 4,    ///< this client's policies differ from the server's, or one there breaks its rules
   protocol_mismatch = 5,  ///< the peer uses another protocol or is not a TensorHub process
   version_conflict = 6,   ///< the version is not higher than the last one, or was published with other bytes
   not_found = 7,          ///< there is no such model or version, and waiting cannot help

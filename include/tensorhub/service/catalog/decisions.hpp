@@ -23,9 +23,16 @@ class decisions {
   decisions(const core& core, any_consistency consistency)
       : core_{core}, consistency_{std::move(consistency)} {}
 
+  struct outcome : version_decision {
+    /// Set: the policy has decided what its concept does not allow. A sentence about it and about what there
+    /// is; the other members are what it decided.
+    std::string fault{};
+  };
+
   /// For an operation without a version, by the call of one of its shards. Of `refuse`, `version` is the one
-  /// that was asked for.
-  [[nodiscard]] version_decision make(const operation_state& operation, const member_state& asked) const {
+  /// that was asked for. The policy is not trusted: what it keeps must be held, and what it takes available,
+  /// or the call would succeed without the version, or wait in vain.
+  [[nodiscard]] outcome make(const operation_state& operation, const member_state& asked) const {
     using enum version_decision::kind_type;
     const model_state& model = *operation.replica->model;
     version_selector selector = asked.selector;
@@ -41,15 +48,15 @@ class decisions {
       decision.version = selector.version;
       const bool may_be_had = may_come_back(model, selector.version) || may_arrive(model, selector.version) ||
                               versions::may_hold(*operation.replica, selector.version) ||
-                              is_only_far(operation, selector.version);
+                              has_available(operation, selector.version);
       if (may_be_had) return {};
     }
     // Workers that are not back yet may have a newer version, and no version is certainly lost.
     const bool is_named = selector.kind == version_selector::kind_type::exactly;
     if (core_.recovering(model) && !is_named) return {};
-    if (decision.kind != wait) return decision;
+    if (decision.kind != wait) return checked(operation, asked, view, decision);
     const version_number open = open_version(operation, asked);
-    return open ? version_decision{take, open, errc::ok} : decision;
+    return {open ? version_decision{take, open, errc::ok} : decision};
   }
 
   /// A holder of this version may still join, even if the count says that all workers are back. False if this
@@ -61,6 +68,40 @@ class decisions {
   }
 
  private:
+  /// `keep`, `take` or `refuse`, if the policy may decide it. A version that is available may be taken, even
+  /// if the view does not show it; and a policy need not know of lines (types/version_number.hpp).
+  [[nodiscard]] outcome checked(const operation_state& operation, const member_state& asked,
+                                const version_view& view, version_decision decision) const {
+    using enum version_decision::kind_type;
+    if (decision.kind == refuse) {
+      if (decision.reason != errc::ok) return {decision};
+      return {decision, said_of(operation, asked, view, "refuse, without a reason")};
+    }
+    const bool is_there = has_available(operation, decision.version);
+    const bool is_held = view.held && (decision.version == view.held ||
+                                       (!is_there && decision.version.number() == view.held.number()));
+    const bool is_possible = is_held || (decision.kind == take && is_there);
+    if (!is_possible || !accepts(asked.selector, decision.version)) {
+      const std::string what = decision.kind == keep ? "keep version " : "take version ";
+      return {decision, said_of(operation, asked, view, what + to_string(decision.version))};
+    }
+    if (is_held) decision.version = view.held;
+    return {decision};
+  }
+  /// What is wrong, and what there is.
+  [[nodiscard]] std::string said_of(const operation_state& operation, const member_state& asked,
+                                    const version_view& view, const std::string& what) const {
+    const auto name_of = [](version_number version) {
+      return version ? "version " + to_string(version) : std::string{"no version"};
+    };
+    return "the server's consistency policy '" + std::string{consistency_.traits().name} +
+           "' has decided to " + what + " for replica '" + operation.replica->name + "', which asked for " +
+           to_string(asked.selector) + " and holds " + name_of(view.held) + ", while " +
+           name_of(view.latest_available) +
+           " is the latest one that is available: the policy breaks its rules (testing::check_consistency "
+           "finds this)";
+  }
+
   /// The other of two memories that take turns has a newer version: to keep the older one would go back.
   [[nodiscard]] static bool is_behind_its_parts(const operation_state& operation, version_number held) {
     const replica_state& replica = *operation.replica;
@@ -70,8 +111,8 @@ class decisions {
       return !each->temporary && held_by(*each, operation.only_shard) > held;
     });
   }
-  /// It is available, though `view_for` does not show it to a call that prefers what is local.
-  [[nodiscard]] static bool is_only_far(const operation_state& operation, version_number version) {
+  /// Perhaps `view_for` does not show it, to a call that prefers what is local.
+  [[nodiscard]] static bool has_available(const operation_state& operation, version_number version) {
     const model_state& model = *operation.replica->model;
     const auto record = model.versions.find(version);
     return record != model.versions.end() && is_available(record->second, operation.only_shard);

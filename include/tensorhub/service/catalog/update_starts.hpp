@@ -48,7 +48,9 @@ class update_starts {
   void try_decide(operation_state& operation, const member_state& asked) {
     if (operation.alone.until != time_point::never()) return;
     if (operation.has_version()) return start(operation, operation.version);
-    const version_decision decision = decisions_.make(operation, asked);
+    const decisions::outcome decision = decisions_.make(operation, asked);
+    if (!decision.fault.empty())
+      return ends_.close_failed(operation, {errc::policy_mismatch, decision.fault});
     switch (decision.kind) {
       case version_decision::kind_type::wait:
         return;
