@@ -101,7 +101,7 @@ class LayoutMismatch(Error, ValueError):
 
 
 class PolicyMismatch(Error):
-    """This worker's policies differ from the server's."""
+    """This worker's policies differ from the server's, or one there breaks its rules."""
 
 
 class ProtocolMismatch(Error):
