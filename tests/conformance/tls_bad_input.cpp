@@ -392,12 +392,12 @@ TEST_CASE("tls: a certificate of an unknown authority, self-signed, or without p
     CHECK_MESSAGE(contains(sentence, "the certificate CN=known is not signed by an authority in"), sentence);
     CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
     CHECK(contains(here.source.report().last_refusal,
-                   "refuses this process's certificate (CN=known, valid until 20"));
+                   "refuses this process's certificate (CN=known, valid from 20"));
   }
   SUBCASE("the source does not know the reader's") {
     tls_scene here{ours.options(), believer};
     const std::string sentence = here.connect_sentence();
-    CHECK_MESSAGE(contains(sentence, "refuses this process's certificate (CN=stranger, valid until 20"),
+    CHECK_MESSAGE(contains(sentence, "refuses this process's certificate (CN=stranger, valid from 20"),
                   sentence);
     CHECK(contains(sentence, "not signed by an authority that the peer knows"));
     CHECK(comes_true([&] { return here.source.refused_connections() == 1; }));
@@ -602,6 +602,43 @@ TEST_CASE("tls: options that cannot work are errors at once") {
   });
   CHECK_MESSAGE(contains(expired, "the certificate CN=late in"), expired);
   CHECK(contains(expired, "expired on 20"));
+  const std::string early = sentence_with([&](auto& o) {
+    const identity next = ours.issue({.name = "early", .valid_from_s = 3600});
+    o.certificate_file = next.certificate_file;
+    o.key_file = next.key_file;
+  });
+  CHECK_MESSAGE(contains(early, "the certificate CN=early in"), early);
+  CHECK(contains(early, "is not valid before 20"));
+}
+
+TEST_CASE("tls: what becomes of changed files is told once, whether they can be used or not") {
+  const authority ours;
+  const identity first = ours.issue({.name = "first"}, "renewed");
+  tls::options options = ours.options();
+  options.certificate_file = first.certificate_file;
+  options.key_file = first.key_file;
+  tls_parts::tls_context context{options};
+  const auto told_at_a_connection = [&] {
+    tls_parts::verdict found;
+    static_cast<void>(context.make_session(-1, tls_parts::session_role::reader, found));
+    return context.renewal_told();
+  };
+  CHECK(told_at_a_connection().count == 0);
+  static_cast<void>(ours.issue({.name = "early", .valid_from_s = 3600}, "renewed"));
+  const transport_renewal early = told_at_a_connection();
+  CHECK(early.failed);
+  CHECK_MESSAGE(contains(early.text, "CN=early in"), early.text);
+  CHECK(contains(early.text, "is not valid before 20"));
+  CHECK(contains(early.text, "stays in use: CN=first, valid from 20"));
+  CHECK(early.count == 1);
+  std::this_thread::sleep_for(1100ms);  // the files are tried again
+  CHECK(told_at_a_connection().count == 1);
+  static_cast<void>(ours.issue({.name = "second"}, "renewed"));
+  const transport_renewal second = told_at_a_connection();
+  CHECK(second.count == 2);
+  CHECK_FALSE(second.failed);
+  CHECK_MESSAGE(contains(second.text, "CN=second, valid from 20"), second.text);
+  CHECK(context.report().last_refusal.empty());
 }
 
 TEST_CASE("tls: renewed certificates are used by the next connection; files that do not fit are not") {
@@ -620,7 +657,7 @@ TEST_CASE("tls: renewed certificates are used by the next connection; files that
   std::ofstream{first.certificate_file} << "nothing";
   here.connect();
   CHECK(here.can_read());
-  CHECK(contains(here.source.report().last_refusal, "the changed files are not used"));
+  CHECK(contains(here.source.report().renewal.text, "the changed files are not used"));
 }
 
 TEST_CASE("tls: a renewed key that others may read is used once they may not") {
@@ -709,5 +746,5 @@ TEST_CASE("tls: a handshake that keeps its thread busy leaves the reads of reade
   writer.reset();
   here.connect();
   CHECK(here.can_read());
-  CHECK(contains(here.source.report().last_refusal, "the changed files are not used"));
+  CHECK(contains(here.source.report().renewal.text, "the changed files are not used"));
 }

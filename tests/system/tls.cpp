@@ -106,3 +106,41 @@ TEST_CASE("tls: a seed keeps what its trainer has taken back, with one certifica
     CHECK(reader.memory.holds(version));
   }
 }
+
+TEST_CASE("tls: a worker's log says whom it refuses, and whether a renewed certificate is in use") {
+  const tls_tests::authority ours{"ours"};
+  const tls_tests::authority theirs{"theirs"};
+  tls::options through = ours.options();
+  const tls_tests::identity first = ours.issue({.name = "first"}, "renewed");
+  through.certificate_file = first.certificate_file;
+  through.key_file = first.key_file;
+  tls_hub::reference_server server;
+  said_lines said;
+  auto of_source = who(server.address(), "trainer-0");
+  of_source.log = [write = said.writer()](const tensorhub::log_line& line) {
+    write({line.level, std::string{to_string(line.level)} + ": " + line.text, {}});
+  };
+  const auto says = [&](const char* what) { return comes_true([&] { return contains(said.text(), what); }); };
+  member<tls_hub::publisher> source{of_source, 300'001, through};
+  source.publish(1);
+  const auto is_read_by = [&](const char* replica, const tls::options& how) {
+    member<tls_hub::subscriber> reader{who(server.address(), replica), 300'001, how};
+    return code_of([&] { static_cast<void>(reader.worker.update(latest, 3s)); }) == errc::ok;
+  };
+  CHECK(is_read_by("rollout-0", ours.options()));
+
+  static_cast<void>(ours.issue({.name = "late", .valid_from_s = -7200, .valid_until_s = -3600}, "renewed"));
+  CHECK(is_read_by("rollout-1", ours.options()));  // the old one is good
+  CHECK(says("warning: tls: the certificate CN=late in"));
+  CHECK(is_read_by("rollout-2", ours.options()));
+  CHECK_FALSE(contains(said.text().substr(said.text().find("CN=late in") + 1), "CN=late in"));
+
+  static_cast<void>(ours.issue({.name = "second"}, "renewed"));
+  CHECK(is_read_by("rollout-3", ours.options()));
+  CHECK(says("info: tls: the changed files are used from now on: CN=second"));
+
+  tls::options forged = theirs.options({.name = "stranger"});
+  forged.ca_file = ours.file();
+  CHECK_FALSE(is_read_by("rollout-4", forged));
+  CHECK(says("CN=stranger is not signed by an authority in"));
+}

@@ -157,12 +157,39 @@ TEST_CASE("a welcome: who accepts this reader in another protocol is not believe
 
 TEST_CASE("capability: refused connections are told once, and at most once a second") {
   refusal_watch watch;
+  const auto look = [&](std::uint64_t count, time_point now) {
+    return watch.look(count, now, [] { return transport_refusal{}; });
+  };
   const auto at = [](std::int64_t milliseconds) { return time_point{milliseconds * 1'000'000}; };
-  CHECK_FALSE(watch.look(0, at(1000)).has_value());
-  CHECK(watch.look(3, at(1000)).value().find("refused 3 data connections") != std::string::npos);
-  CHECK_FALSE(watch.look(3, at(3000)).has_value());
-  CHECK(watch.look(4, at(3000)).value().find("refused 1 data connections") != std::string::npos);
-  CHECK_FALSE(watch.look(6, at(3999)).has_value());
-  CHECK_FALSE(watch.look(3, at(5000)).has_value());  // who looked before the others, and asks after them
-  CHECK(watch.look(7, at(5000)).value().find("refused 3 data connections") != std::string::npos);
+  CHECK_FALSE(look(0, at(1000)).has_value());
+  CHECK(look(3, at(1000)).value().find("refused 3 data connections") != std::string::npos);
+  CHECK_FALSE(look(3, at(3000)).has_value());
+  CHECK(look(4, at(3000)).value().find("refused 1 data connections") != std::string::npos);
+  CHECK_FALSE(look(6, at(3999)).has_value());
+  CHECK_FALSE(look(3, at(5000)).has_value());  // who looked before the others, and asks after them
+  CHECK(look(7, at(5000)).value().find("refused 3 data connections") != std::string::npos);
+}
+
+TEST_CASE("capability: the line about refused connections has the reason if the latest of them has one") {
+  refusal_watch watch;
+  const auto look = [&](std::uint64_t count, std::int64_t second, transport_refusal told) {
+    return watch.look(count, time_point{second * 1'000'000'000}, [&] { return told; }).value();
+  };
+  const auto says = [](const std::string& line, const char* what) {
+    return line.find(what) != std::string::npos;
+  };
+  const std::string first = look(1, 1, {1, "10.0.0.7: the certificate CN=a expired"});
+  CHECK_MESSAGE(says(first, "10.0.0.7: the certificate CN=a expired"), first);
+  CHECK_FALSE(says(first, "without a lease"));
+  const std::string later = look(2, 3, {1, "10.0.0.7: the certificate CN=a expired"});  // of the one before
+  CHECK_MESSAGE(says(later, "without a lease"), later);
+  CHECK_FALSE(says(later, "CN=a"));
+}
+
+TEST_CASE("a renewal is told once to all workers of a process") {
+  renewal_watch watch;
+  CHECK_FALSE(watch.look({}).has_value());
+  CHECK(watch.look({1, true, "expired"}).value().text == "expired");
+  CHECK_FALSE(watch.look({1, true, "expired"}).has_value());
+  CHECK_FALSE(watch.look({2, false, "in use"}).value().failed);
 }

@@ -1,10 +1,11 @@
 #pragma once
 /// \file guarding.hpp
 /// A worker's use of capabilities: its transport requires them if it supports them
-/// (concepts/guarded_transport.hpp), and refused connections are logged. A transport without that support
-/// accepts any client that knows its address; reading still needs the key of each region.
+/// (concepts/guarded_transport.hpp), and refused connections are logged, as is what has become of a renewed
+/// certificate (concepts/telling_transport.hpp). A transport without that support accepts any client that
+/// knows its address; reading still needs the key of each region.
 ///
-/// Thread safety: any thread may call `refusal_watch::look`.
+/// Thread safety: any thread may call `refusal_watch::look` and `renewal_watch::look`.
 
 #include <atomic>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <string>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/units.hpp"
@@ -39,23 +41,46 @@ template <transport T>
 /// there is at most one a second.
 class refusal_watch {
  public:
-  /// `count`: connections that the transport has refused since its start. Empty: nothing is to be said now;
-  /// else whoever asked logs it.
-  [[nodiscard]] std::optional<std::string> look(std::uint64_t count, time_point now) {
+  /// `count`: connections that the transport has refused since its start; `told_by()`: the latest of them
+  /// with a reason. Empty: nothing is to be said now; else whoever asked logs it.
+  template <typename Teller>
+  [[nodiscard]] std::optional<std::string> look(std::uint64_t count, time_point now, const Teller& told_by) {
     if (count == said_) return std::nullopt;
     const std::lock_guard lock{mutex_};
     if (count <= said_ || now < next_) return std::nullopt;
     next_ = now + std::chrono::seconds{1};
+    const transport_refusal told = told_by();
+    const bool is_told = told.count > reasons_said_ && !told.why.empty();
+    reasons_said_ = told.count;
     return "this process has refused " + std::to_string(count - said_.exchange(count)) +
-           " data connections (" + std::to_string(count) +
-           " since the start): a client without a lease, and so without a capability, knows its address, or "
-           "the certificate of a worker is not trusted here";
+           " data connections (" + std::to_string(count) + " since the start): " +
+           (is_told ? "the latest with a known reason is " + told.why
+                    : std::string{"a client without a lease, and so without a capability, knows its address, "
+                                  "or the certificate of a worker is not trusted here"});
   }
 
  private:
   std::atomic<std::uint64_t> said_ = 0;
   std::mutex mutex_;
-  time_point next_{};  ///< guarded by mutex_
+  time_point next_{};               ///< guarded by mutex_, as the next one
+  std::uint64_t reasons_said_ = 0;  ///< refusals with a reason until the last line
+};
+
+/// Of one transport: what has become of its certificate is in one log line per renewal.
+class renewal_watch {
+ public:
+  /// Empty: it was said already, or there was none; else whoever asked logs it.
+  [[nodiscard]] std::optional<transport_renewal> look(transport_renewal told) {
+    if (told.count == 0) return std::nullopt;
+    const std::lock_guard lock{mutex_};
+    if (told.count <= said_) return std::nullopt;
+    said_ = told.count;
+    return told;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::uint64_t said_ = 0;  ///< guarded by mutex_
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -21,6 +21,7 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/shared_transport.hpp"
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::testing {
@@ -56,6 +57,12 @@ class wrapped_transport {
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept requires guarded_transport<Inner> {
     return inner_.refused_connections();
+  }
+  [[nodiscard]] transport_refusal refusal_told() const requires telling_transport<Inner> {
+    return inner_.refusal_told();
+  }
+  [[nodiscard]] transport_renewal renewal_told() const requires telling_transport<Inner> {
+    return inner_.renewal_told();
   }
 
  protected:

@@ -55,6 +55,7 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/shared_transport.hpp"
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/machine_id.hpp"
@@ -334,6 +335,22 @@ class first_of {
     std::uint64_t sum = 0;
     each_started([&]<std::size_t I>(const auto& started) {
       if constexpr (guarded_transport<member<I>>) sum += started.refused_connections();
+    });
+    return sum;
+  }
+
+  /// Of all started members that say something: the counts together, and the words of each.
+  [[nodiscard]] transport_refusal refusal_told() const requires(telling_transport<Members> || ...) {
+    transport_refusal sum;
+    each_started([&]<std::size_t I>(const auto& started) {
+      if constexpr (telling_transport<member<I>>) sum += started.refusal_told();
+    });
+    return sum;
+  }
+  [[nodiscard]] transport_renewal renewal_told() const requires(telling_transport<Members> || ...) {
+    transport_renewal sum;
+    each_started([&]<std::size_t I>(const auto& started) {
+      if constexpr (telling_transport<member<I>>) sum += started.renewal_told();
     });
     return sum;
   }

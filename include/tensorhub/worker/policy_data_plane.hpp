@@ -31,6 +31,7 @@
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/concepts/shared_transport.hpp"
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -91,6 +92,7 @@ class process_transport {
   /// One for all workers: a capability is of one of them all the same, since its incarnation is in it.
   [[nodiscard]] const std::string& capability_key() const noexcept { return capability_key_; }
   [[nodiscard]] refusal_watch& refusals() noexcept { return refusals_; }
+  [[nodiscard]] renewal_watch& renewals() noexcept { return renewals_; }
 
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
@@ -128,6 +130,7 @@ class process_transport {
   Transport through_;
   const std::string capability_key_;
   refusal_watch refusals_;
+  renewal_watch renewals_;
 };
 
 template <transport Transport, integrity Integrity, memory_space Memory>
@@ -169,7 +172,18 @@ class policy_data_plane final : public data_plane {
       return 0;
   }
   [[nodiscard]] std::optional<std::string> refusals_to_log(time_point now) override {
-    return shared_->refusals().look(refused_connections(), now);
+    return shared_->refusals().look(refused_connections(), now, [&]() -> transport_refusal {
+      if constexpr (telling_transport<Transport>)
+        return transport_.refusal_told();
+      else
+        return {};
+    });
+  }
+  [[nodiscard]] std::optional<transport_renewal> renewal_to_log() override {
+    if constexpr (telling_transport<Transport>)
+      return shared_->renewals().look(transport_.renewal_told());
+    else
+      return std::nullopt;
   }
   void cut_off(incarnation reader) noexcept override { transport_.cut_off(reader); }
   [[nodiscard]] bool renewable() const noexcept override { return shared_transport<Transport>; }

@@ -216,6 +216,7 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   core.progress(updates.chunks_received());  // goes with the next heartbeat
   if (options.log) {
     log_refusals();
+    log_renewal();
     log_silence(core);
   }
   // What is reported while an action is carried out may order more.
@@ -234,6 +235,15 @@ TENSORHUB_DECL void worker_state::log_refusals() {
   log_line line{log_level::warning, *std::move(sentence), {}};
   line.about.worker = self;
   line.about.code = errc::refused;
+  options.log(line);
+}
+
+TENSORHUB_DECL void worker_state::log_renewal() {
+  auto renewed = data->renewal_to_log();
+  if (!renewed) return;
+  log_line line{renewed->failed ? log_level::warning : log_level::info, std::move(renewed->text), {}};
+  line.about.worker = self;
+  if (renewed->failed) line.about.code = errc::transport_failed;
   options.log(line);
 }
 

@@ -20,8 +20,8 @@
 ///
 /// Thread safety: the transport object may be used from any thread; see concepts/transport.hpp for queues.
 
-#include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/shared_transport.hpp"
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tcp/basic_tcp.hpp"
 #include "tensorhub/transports/tls/channel.hpp"
@@ -35,8 +35,10 @@ class tls : public tcp_detail::basic_tcp<tls_detail::tls_channel> {
  public:
   using basic_tcp::basic_tcp;
   [[nodiscard]] tls_report report() const { return shared().report(); }
+  [[nodiscard]] transport_refusal refusal_told() const { return shared().refusal_told(); }
+  [[nodiscard]] transport_renewal renewal_told() const { return shared().renewal_told(); }
 };
-static_assert(guarded_transport<tls> && shared_transport<tls>);
+static_assert(telling_transport<tls> && shared_transport<tls>);
 
 #if !defined(TENSORHUB_HEADER_ONLY)
 /// The library TensorHub::compiled_tls has it instantiated.

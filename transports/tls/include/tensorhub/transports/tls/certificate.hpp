@@ -43,9 +43,12 @@ using session_pointer = std::unique_ptr<SSL, freed_by<::SSL_free>>;
 /// "2026-11-21 20:00:00 UTC".
 [[nodiscard]] std::string text_of(const ASN1_TIME* time);
 
-[[nodiscard]] inline bool has_expired(const X509* certificate) {
-  return ::X509_cmp_current_time(::X509_get0_notAfter(certificate)) < 0;
-}
+/// "CN=worker-3, valid from 2026-11-21 20:00:00 UTC until 2026-12-21 20:00:00 UTC".
+[[nodiscard]] std::string described(const X509* certificate);
+
+/// Why this machine's clock does not let the process use its own certificate, in words that follow its name;
+/// empty: it may be used now.
+[[nodiscard]] std::string why_untimely(const X509* certificate);
 
 /// Whether the certificate has one of the names: among its DNS names, or, without DNS names, as its common
 /// name.

@@ -22,6 +22,7 @@
 #include <mutex>
 #include <string>
 
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/tls/certificate.hpp"
 #include "tensorhub/transports/tls/options.hpp"
@@ -34,6 +35,7 @@ struct tls_report {
   std::uint64_t kernel_connections = 0;   ///< of these: the kernel encrypts outgoing bytes
   std::uint64_t refused_connections = 0;  ///< failed handshakes of readers
   std::string last_refusal{};             ///< peer, certificate and reason of the latest refusal
+  transport_renewal renewal{};            ///< the latest change of the three files
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
@@ -66,13 +68,15 @@ class tls_context {
   /// Opens a new session over a socket; `found` must outlive it. Throws `transport_failed`.
   [[nodiscard]] session_pointer make_session(int socket, session_role role, verdict& found);
 
-  /// This process's own certificate: "CN=worker-3, valid until ...".
+  /// This process's own certificate: "CN=worker-3, valid from ... until ...".
   [[nodiscard]] std::string own_certificate() const;
 
   void note_opened(bool by_kernel) noexcept;
   void note_refused(std::string why) noexcept;
   [[nodiscard]] std::uint64_t refused() const noexcept { return refused_.load(); }
   [[nodiscard]] tls_report report() const;
+  [[nodiscard]] transport_refusal refusal_told() const;
+  [[nodiscard]] transport_renewal renewal_told() const;
 
  private:
   struct file_stamp {
@@ -87,6 +91,8 @@ class tls_context {
   /// The files may be read in the middle of their replacement, or while the process has no descriptor left:
   /// the old context then stays until they can be used.
   void reload_if_changed();
+  /// Remembers what has become of changed files. `again`: they have not changed since they failed.
+  void tell(bool failed, bool again, std::string text);
   static constexpr std::chrono::seconds retry_interval{1};
 
   [[noreturn]] static void fail(const std::string& what);
@@ -100,7 +106,9 @@ class tls_context {
   stamps stamp_{};  ///< guarded by mutex_, as the next three
   std::chrono::steady_clock::time_point retry_at_ = std::chrono::steady_clock::time_point::max();
   context_pointer context_;
-  std::string last_refusal_{};
+  mutable std::mutex words_mutex_;  ///< never held while a file is read; locked after mutex_
+  std::string last_refusal_{};      ///< guarded by words_mutex_, as the next one
+  transport_renewal renewal_{};
   std::atomic<std::uint64_t> opened_ = 0;
   std::atomic<std::uint64_t> by_kernel_ = 0;
   std::atomic<std::uint64_t> refused_ = 0;

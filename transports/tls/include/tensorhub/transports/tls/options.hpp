@@ -13,8 +13,8 @@
 namespace tensorhub::inline TENSORHUB_MODE::transports {
 
 /// The three files are PEM and required. When one of them has changed, the next connection reads them again:
-/// a renewed certificate needs no restart. As long as the new files cannot be used, the old ones stay in
-/// force (tls_report::last_refusal says so).
+/// a renewed certificate needs no restart, and the worker's log says what is in use. As long as the new files
+/// cannot be used, the old ones stay in use, and the log warns once, with the reason (tls_report::renewal).
 struct tls_options {
   /// This process's certificate, followed by intermediate ones, if any. Every worker is a reader and a
   /// source: a certificate with an extended key usage needs serverAuth and clientAuth.

@@ -41,6 +41,20 @@ TENSORHUB_DECL std::string text_of(const ASN1_TIME* time) {
   return {out.data(), length};
 }
 
+TENSORHUB_DECL std::string described(const X509* certificate) {
+  return subject_of(certificate) + ", valid from " + text_of(::X509_get0_notBefore(certificate)) + " until " +
+         text_of(::X509_get0_notAfter(certificate));
+}
+
+TENSORHUB_DECL std::string why_untimely(const X509* certificate) {
+  if (::X509_cmp_current_time(::X509_get0_notAfter(certificate)) < 0)
+    return "expired on " + text_of(::X509_get0_notAfter(certificate)) + ": renew it";
+  if (::X509_cmp_current_time(::X509_get0_notBefore(certificate)) > 0)
+    return "is not valid before " + text_of(::X509_get0_notBefore(certificate)) +
+           ": set the clock of this machine, or of the one that has made it";
+  return {};
+}
+
 TENSORHUB_DECL bool has_one_of(X509* certificate, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (::X509_check_host(certificate, name.data(), name.size(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS,

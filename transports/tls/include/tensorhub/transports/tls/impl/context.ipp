@@ -75,8 +75,7 @@ TENSORHUB_DECL session_pointer tls_context::make_session(int socket, session_rol
 
 TENSORHUB_DECL std::string tls_context::own_certificate() const {
   const std::lock_guard lock{mutex_};
-  const X509* const own = ::SSL_CTX_get0_certificate(context_.get());
-  return subject_of(own) + ", valid until " + text_of(::X509_get0_notAfter(own));
+  return described(::SSL_CTX_get0_certificate(context_.get()));
 }
 
 TENSORHUB_DECL void tls_context::note_opened(bool by_kernel) noexcept {
@@ -85,14 +84,24 @@ TENSORHUB_DECL void tls_context::note_opened(bool by_kernel) noexcept {
 }
 
 TENSORHUB_DECL void tls_context::note_refused(std::string why) noexcept {
+  const std::lock_guard lock{words_mutex_};
   refused_.fetch_add(1);
-  const std::lock_guard lock{mutex_};
   last_refusal_ = std::move(why);
 }
 
 TENSORHUB_DECL tls_report tls_context::report() const {
-  const std::lock_guard lock{mutex_};
-  return {opened_.load(), by_kernel_.load(), refused_.load(), last_refusal_};
+  const std::lock_guard lock{words_mutex_};
+  return {opened_.load(), by_kernel_.load(), refused_.load(), last_refusal_, renewal_};
+}
+
+TENSORHUB_DECL transport_refusal tls_context::refusal_told() const {
+  const std::lock_guard lock{words_mutex_};
+  return {refused_.load(), last_refusal_};
+}
+
+TENSORHUB_DECL transport_renewal tls_context::renewal_told() const {
+  const std::lock_guard lock{words_mutex_};
+  return renewal_;
 }
 
 TENSORHUB_DECL tls_context::stamps tls_context::stamp_of_files() const noexcept {
@@ -112,14 +121,26 @@ TENSORHUB_DECL void tls_context::reload_if_changed() {
   const stamps now = stamp_of_files();
   const auto time = std::chrono::steady_clock::now();
   if (now == stamp_ && time < retry_at_) return;
+  const bool again = now == stamp_;
   stamp_ = now;
   retry_at_ = time + retry_interval;
   try {
     context_ = make_context();
     retry_at_ = std::chrono::steady_clock::time_point::max();
+    tell(false, again,
+         "tls: the changed files are used from now on: " +
+             described(::SSL_CTX_get0_certificate(context_.get())));
   } catch (const error& e) {
-    last_refusal_ = std::string{"the changed files are not used: "} + e.what();
+    tell(true, again,
+         e.sentence() + "; the changed files are not used, and this certificate stays in use: " +
+             described(::SSL_CTX_get0_certificate(context_.get())));
   }
+}
+
+TENSORHUB_DECL void tls_context::tell(bool failed, bool again, std::string text) {
+  const std::lock_guard lock{words_mutex_};
+  if (failed && again && renewal_.text == text) return;
+  renewal_ = {renewal_.count + 1, failed, std::move(text)};
 }
 
 TENSORHUB_DECL void tls_context::fail(const std::string& what) {
@@ -165,11 +186,9 @@ TENSORHUB_DECL context_pointer tls_context::make_context() const {
   if (::SSL_CTX_load_verify_file(context, options_.ca_file.c_str()) != 1)
     fail("ca_file " + options_.ca_file + " cannot be used");
   const X509* const own = ::SSL_CTX_get0_certificate(context);
-  if (has_expired(own)) {
-    throw error(errc::transport_failed, "tls: the certificate " + subject_of(own) + " in " +
-                                            options_.certificate_file + " expired on " +
-                                            text_of(::X509_get0_notAfter(own)) + ": renew it");
-  }
+  if (const std::string why = why_untimely(own); !why.empty())
+    throw error(errc::transport_failed,
+                "tls: the certificate " + subject_of(own) + " in " + options_.certificate_file + " " + why);
   ::SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, &judge_certificate);
   return made;
 }
