@@ -156,6 +156,47 @@ TEST_CASE("orders: an evicted replica is told so, and its place is free") {
   CHECK(s.order(manage_kind::evict, "trainer").result.code == errc::not_found);
 }
 
+TEST_CASE("orders: each is one line of the log, which names the key that has given it") {
+  ordered s;
+  const auto said = [&] {
+    std::string all;
+    for (const log_line& line : s.server.core.take_log())
+      all += std::string{to_string(line.level)} + ": " + line.text + "\n";
+    return all;
+  };
+  static_cast<void>(said());
+  CHECK(s.order(manage_kind::drain, "rollout-0").result.ok());
+  CHECK(said() ==
+        "info: replica 'rollout-0' of model 'policy' is drained by an operator: nobody is sent there\n");
+
+  s.server.clients[stranger] = {
+      "a public key", std::make_shared<const client_rules>(client_rules_of("oncall may=retain,evict"))};
+  CHECK(s.order(manage_kind::resume, "rollout-0").result.ok());
+  CHECK(said() ==
+        "info: replica 'rollout-0' of model 'policy' is a source again, by order of the key 'oncall'\n");
+  CHECK(s.change({2, 1, {}, {}}).result.ok());
+  CHECK(said() ==
+        "info: model 'policy' retains its latest 2 versions, by order of the key 'oncall'\n"
+        "info: version 1 of model 'policy' was pinned by the key 'oncall'\n");
+  CHECK(s.change({{}, {}, 1, {}}).result.ok());
+  CHECK(said() == "info: version 1 of model 'policy' was released by the key 'oncall'\n");
+  CHECK(s.order(manage_kind::evict, "rollout-0").result.ok());
+  const std::string evicted = said();
+  CHECK_MESSAGE(
+      evicted.find("info: replica 'rollout-0' of model 'policy' is evicted by the key 'oncall'\n") == 0,
+      evicted);
+  CHECK(evicted.find("was evicted by the key 'oncall'\n") != std::string::npos);
+
+  const auto retain = [&](const messages::retain_request& request) {
+    CHECK(s.server.ask<messages::status_reply>(s.trainer, request).result.ok());
+    return said();
+  };
+  const std::string pinned = retain({{}, 1, {}, {}});
+  CHECK_MESSAGE(pinned.find("info: version 1 of model 'policy' was pinned by worker policy/trainer/0/1") == 0,
+                pinned);
+  CHECK(retain({{}, 1, {}, {}}).empty());  // it is already: trainers may repeat it
+}
+
 TEST_CASE("orders: what is ordered of a replica is ordered of its parts, those included that join later") {
   ordered s;
   const incarnation stage = s.server.join(4, "rollout-0@stage");

@@ -134,9 +134,10 @@ class membership {
                                               "this worker has left; construct a new one to join again"});
   }
 
-  /// By an operator's order.
-  void evict(incarnation id) {
-    if (worker_state* worker = core_.find(id)) declare_dead(*worker, "was evicted", verdict::evicted);
+  /// By an order, `by` an operator or a key.
+  void evict(incarnation id, const std::string& by) {
+    if (worker_state* worker = core_.find(id))
+      declare_dead(*worker, "was evicted by " + by, verdict::evicted);
   }
 
   void declare_silent_workers_dead() {

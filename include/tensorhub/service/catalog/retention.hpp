@@ -46,7 +46,8 @@ class retention {
       worker.requests.answers.erase(sequence.value);
       return;
     }
-    core_.answer(worker, sequence, messages::status_reply{change(*worker.model, &worker, request), {}});
+    core_.answer(worker, sequence,
+                 messages::status_reply{change(*worker.model, &worker, request, who(worker)), {}});
   }
   /// A new server may not have heard yet of what is to be withdrawn: the request is repeated meanwhile.
   [[nodiscard]] bool is_too_early(const model_state& model, const messages::retain_request& request) const {
@@ -55,9 +56,9 @@ class retention {
       return each.request.roll_back_to == request.roll_back_to;
     });
   }
-  /// `by`: the worker that wants it; null: an operator.
+  /// `by`: the worker that wants it; null: an operator. `name`: who that is, for the log.
   [[nodiscard]] messages::status change(model_state& model, const worker_state* by,
-                                        const messages::retain_request& request) {
+                                        const messages::retain_request& request, const std::string& name) {
     messages::retention next = model.keeps;
     if (request.roll_back_to) {
       const version_number to = *request.roll_back_to;
@@ -69,10 +70,7 @@ class retention {
     }
     if (messages::status failure = apply(next, model, {request, model.latest_seen}); !failure.ok())
       return failure;
-    if (request.roll_back_to)
-      core_.log(log_level::warning, "model '" + model.name + "' was rolled back to version " +
-                                        to_string(*request.roll_back_to) + " by " +
-                                        (by != nullptr ? who(*by) : std::string{"an operator"}));
+    if (by == nullptr || is_other(next, model.keeps)) note(model, request, name);
     if (core_.recovering() && model.meanwhile.changes.size() < most_changes_meanwhile)
       model.meanwhile.changes.push_back({request, model.latest_seen});
     adopt(model, next);
@@ -292,6 +290,28 @@ class retention {
     ++next.revision;
     keeps = std::move(next);
     return {};
+  }
+  [[nodiscard]] static bool is_other(const messages::retention& next, const messages::retention& keeps) {
+    return next.keep_latest != keeps.keep_latest || next.pinned != keeps.pinned ||
+           next.rollbacks != keeps.rollbacks;
+  }
+  /// One line for each thing that was ordered.
+  void note(const model_state& model, const messages::retain_request& request, const std::string& by) {
+    const std::string name = "model '" + model.name + "'";
+    const auto say = [&](log_level level, std::string sentence, version_number version) {
+      core_.log(level, std::move(sentence), {.model = model.name, .version = version});
+    };
+    if (request.keep_latest)
+      say(log_level::info,
+          name + " retains its latest " + std::to_string(*request.keep_latest) + " versions, by order of " +
+              by,
+          {});
+    for (const auto& [version, does] : {std::pair{request.pin, " was pinned by "},  //
+                                        std::pair{request.release, " was released by "}}) {
+      if (version) say(log_level::info, "version " + to_string(version) + " of " + name + does + by, version);
+    }
+    if (const auto to = request.roll_back_to)
+      say(log_level::warning, name + " was rolled back to version " + to_string(*to) + " by " + by, *to);
   }
   void adopt(model_state& model, const messages::retention& keeps) {
     const bool rolls_back = model.keeps.rollbacks != keeps.rollbacks;

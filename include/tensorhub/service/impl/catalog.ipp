@@ -254,7 +254,7 @@ TENSORHUB_DECL bool catalog::ask(const messages::envelope& envelope, const clien
   else if (const auto* stuck = get_if<messages::stuck_request>(&envelope.body))
     parts_->stuck.on_stuck(from, envelope.sequence, *stuck, rules);
   else if (const auto* order = get_if<messages::manage_request>(&envelope.body))
-    parts_->orders.on_manage(from, envelope.sequence, *order);
+    parts_->orders.on_manage(from, envelope.sequence, *order, rules);
   else
     return false;
   return true;
