@@ -46,6 +46,15 @@ std::string address_of(child_process& server) {
   return said.substr(said.rfind(' ') + 1);
 }
 
+/// The rest of a line that the program says after others; the line of its log, if its errors are read.
+std::string line_with(child_process& program, const std::string& text) {
+  for (int i = 0; i < 1000; ++i) {
+    const std::string line = program.output_line();
+    if (contains(line, text)) return line;
+  }
+  return "(it was not said)";
+}
+
 /// A program whose standard error is read with its standard output.
 std::vector<std::string> with_errors(std::vector<std::string> command) {
   command.insert(command.begin(), {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1"});
@@ -439,6 +448,36 @@ TEST_CASE("reference_server: --worker-timeout-ms, told by --log-format json") {
   }
 }
 
+TEST_CASE("reference_server: a list that cannot be used is told as the rest of the log, as json too") {
+  const scratch_folder folder;
+  const auto keys = folder.path / "keys";
+  CHECK(child_process{{TENSORHUB_REFERENCE_SERVER, "--make-keys", keys}}.wait() == 0);
+  child_process program{
+      with_errors({TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
+                   keys / "server.secret", "--allow", keys / "clients.allow", "--log-format", "json"})};
+  static_cast<void>(address_of(program));
+  std::ofstream{keys / "clients.allow"} << "nonsense\n";
+  program.signal(SIGHUP);
+  const std::string said = line_with(program, "the allow-list stays as it is");
+  const auto line = nlohmann::json::parse(said, nullptr, false);
+  REQUIRE_MESSAGE(line.is_object(), said);
+  CHECK(line.at("level") == "error");
+  CHECK(line.at("time").get<std::string>().ends_with("Z"));
+}
+
+TEST_CASE("reference_server: --recovery-grace-ms: so long it does not say that a model is not there") {
+  for (const bool is_short : {true, false}) {
+    CAPTURE(is_short);
+    child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--log-level",
+                           "error", "--recovery-grace-ms", is_short ? "1" : "600000"}};
+    const std::string address = address_of(program);
+    child_process pin{with_errors({TENSORHUB_REFERENCE_SERVER, "--ask", "pin", address, "none", "1"})};
+    const std::string said = pin.output_line();
+    CHECK_MESSAGE(contains(said, "no worker of a model 'none' has joined") == is_short, said);
+    pin.wait();
+  }
+}
+
 TEST_CASE("reference_server: goes on when nobody reads its log any more") {
   child_process program{{"/bin/bash", "-c", "exec \"$0\" \"$@\" 2> >(exec 0<&-)", TENSORHUB_REFERENCE_SERVER,
                          "--address", "tcp://127.0.0.1:*"}};
@@ -459,6 +498,8 @@ TEST_CASE("reference_server: options that make no sense end it with status 2") {
                                                   {"--client", "spot may=read"},
                                                   {"--etcd", "http://127.0.0.1:1", "--election", "policy",
                                                    "--address", "tcp://127.0.0.1:*", "--scheduler", "dice"},
+                                                  {"--etcd", "http://127.0.0.1:1", "--election", "policy"},
+                                                  {"--recovery-grace-ms", "soon"},
                                                   {"--nonsense", "1"}}) {
     std::vector<std::string> command{TENSORHUB_REFERENCE_SERVER};
     command.insert(command.end(), options.begin(), options.end());
@@ -486,8 +527,8 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   CHECK(roles == 2);
   child_process half{{TENSORHUB_REFERENCE_SERVER, "--keys", keys / "server.secret"}};
   CHECK(half.wait() == 2);
-  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
-                         keys / "server.secret", "--allow", keys / "clients.allow", "--log-level", "error"}};
+  child_process program{with_errors({TENSORHUB_REFERENCE_SERVER, "--address", "tcp://127.0.0.1:*", "--keys",
+                                     keys / "server.secret", "--allow", keys / "clients.allow"})};
   const std::string said = program.output_line();
   auto options = who(said.substr(said.rfind(' ') + 1), "rollout-0");
   options.security = tensorhub::client_security{tensorhub::read_public_key(keys / "server.public"),
@@ -502,7 +543,7 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   const auto second = tensorhub::make_curve_keys();
   std::ofstream{keys / "clients.allow"} << second.public_key << " second\n# 1 keys\n";
   program.signal(SIGHUP);
-  CHECK(program.output_line() == "allowed now: 1 keys");
+  CHECK(line_with(program, "allowed now") == "info: allowed now: 1 keys");
   rollout removed{options, 100};
   CHECK(code_of([&] { removed.worker.join(); }) == errc::refused);
   options.security->keys = second;
@@ -510,12 +551,12 @@ TEST_CASE("reference_server: makes keys, lets in who is on the list, and reads t
   added.worker.join();
   std::ofstream{keys / "clients.allow"} << "nonsense\n";
   program.signal(SIGHUP);
-  CHECK(contains(program.output_line(), "stays as it is"));
+  CHECK(line_with(program, "stays as it is").starts_with("error: "));
   // All keys are in it, and a part of a line; the number of keys, which it had, is not there yet.
   const auto third = tensorhub::make_curve_keys();
   std::ofstream{keys / "clients.allow"} << second.public_key << " second\n" << third.public_key << " sp";
   program.signal(SIGHUP);
-  CHECK(contains(program.output_line(), "does not say that it is whole, as it did before"));
+  CHECK(contains(line_with(program, "stays as it is"), "does not say that it is whole, as it did before"));
   program.signal(SIGTERM);
   CHECK(program.wait() == 0);
 }

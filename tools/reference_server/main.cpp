@@ -51,6 +51,10 @@ constexpr std::string_view usage =
     "  --worker-timeout-ms N  silence after which a worker is declared dead (5000)\n"
     "  --group-timeout-ms N   all shards of a replica must call an update within it (30000)\n"
     "  --late-shard-timeout-ms N  the same, while a holder waits to let go of the version (2000)\n"
+    "  --recovery-grace-ms N  time after its start during which the server waits for the workers of an "
+    "earlier "
+    "one\n"
+    "                         before it lets go of a version, or says that there is none (5000)\n"
     "  --retain N             records (numbers and digests, no weights) kept of versions that nobody holds "
     "(16)\n"
     "  --scheduler S          nearest_source (default) or least_loaded\n"
@@ -109,6 +113,7 @@ struct settings {
   std::string scheduler = "nearest_source";
   std::string consistency = "group_consistent";
   bool log_json = false;
+  bool has_address = false;  ///< it was given
   std::string metrics{};
   std::string keys{};
   std::string allow{};
@@ -156,23 +161,28 @@ void check_whole(const counted_list& wanted, const counted_list& present, const 
           ": end it with the line '# " + std::to_string(wanted.keys.size()) + " keys'");
 }
 
-/// The server's list becomes what the file says now; a file that is wrong changes nothing.
+/// The server's list becomes what the file says now; a file that is wrong changes nothing. Told in the log.
 template <typename Server>
-void read_list_again(Server& server, const std::string& file, counted_list& present) {
+void read_list_again(Server& server, const settings& given, counted_list& present) {
+  const auto say = [&](const tensorhub::log_line& line) {
+    if (line.level <= given.server.level) given.server.log(line);
+  };
   try {
     counted_list wanted;
-    wanted.keys = tensorhub::read_allow_list(file, &wanted.is_counted);
-    check_whole(wanted, present, file);
+    wanted.keys = tensorhub::read_allow_list(given.allow, &wanted.is_counted);
+    check_whole(wanted, present, given.allow);
     for (const auto& [key, rules] : present.keys) {
       if (!wanted.keys.contains(key)) server.revoke(key);
     }
     for (const auto& [key, rules] : wanted.keys) server.allow(key, rules);
     present = std::move(wanted);
-    std::printf("allowed now: %zu keys\n", present.keys.size());
+    say({tensorhub::log_level::info, "allowed now: " + std::to_string(present.keys.size()) + " keys", {}});
   } catch (const tensorhub::error& e) {
-    std::printf("the allow-list stays as it is: %s\n", e.what());
+    tensorhub::log_line line{
+        tensorhub::log_level::error, std::string{"the allow-list stays as it is: "} + e.what(), {}};
+    line.about.code = e.code();
+    say(line);
   }
-  std::fflush(stdout);
 }
 
 tensorhub::client_rules client_named(const std::string& text) {
@@ -192,6 +202,16 @@ std::string* text_option(settings& of, const std::string& name) {
   if (name == "--metrics") return &of.metrics;
   if (name == "--keys") return &of.keys;
   if (name == "--allow") return &of.allow;
+  return nullptr;
+}
+
+/// The option of this name if its value is a time in milliseconds; null: another one, or none.
+std::chrono::milliseconds* time_option(tensorhub::catalog_options& of, const std::string& name) {
+  if (name == "--heartbeat-ms") return &of.heartbeat_interval;
+  if (name == "--worker-timeout-ms") return &of.worker_timeout;
+  if (name == "--group-timeout-ms") return &of.group_timeout;
+  if (name == "--late-shard-timeout-ms") return &of.late_shard_timeout;
+  if (name == "--recovery-grace-ms") return &of.recovery_grace;
   return nullptr;
 }
 
@@ -221,6 +241,10 @@ void complete(settings& out) {
   static_cast<void>(consistency_named(out.consistency));
   if (out.etcd.contains("--etcd") != out.etcd.contains("--election"))
     refuse("--etcd and --election belong together");
+  if (!out.etcd.empty() && !out.has_address)
+    refuse(
+        "--election wants the --address of this server, at which workers reach it if it leads: another "
+        "one than those of the other servers");
 #if !REFERENCE_SERVER_HAS_ETCD
   if (!out.etcd.empty()) refuse("--etcd: this program was built without libcurl and nlohmann-json");
 #endif
@@ -253,20 +277,15 @@ settings parse(int argc, char** argv) {
     if (i + 1 == argc) refuse("option " + name + " is unknown or has no value");
     const std::string value = argv[++i];
     auto& catalog = out.server.catalog;
+    out.has_address = out.has_address || name == "--address";
     if (name == "--make-keys") {
       folder_of_keys = value;
     } else if (name == "--client") {
       clients.push_back(client_named(value));
     } else if (std::string* const text = text_option(out, name)) {
       *text = value;
-    } else if (name == "--heartbeat-ms") {
-      catalog.heartbeat_interval = std::chrono::milliseconds{number(name, value)};
-    } else if (name == "--worker-timeout-ms") {
-      catalog.worker_timeout = std::chrono::milliseconds{number(name, value)};
-    } else if (name == "--group-timeout-ms") {
-      catalog.group_timeout = std::chrono::milliseconds{number(name, value)};
-    } else if (name == "--late-shard-timeout-ms") {
-      catalog.late_shard_timeout = std::chrono::milliseconds{number(name, value)};
+    } else if (std::chrono::milliseconds* const time = time_option(catalog, name)) {
+      *time = std::chrono::milliseconds{number(name, value)};
     } else if (name == "--retain") {
       catalog.retained_versions = number(name, value);
     } else if (name == "--log-format") {
@@ -339,7 +358,7 @@ void run(Server& server, const settings& given, const sigset_t& ends, const char
   counted_list allowed;
   if (given.server.security) allowed = {given.server.security->allowed_clients, given.is_allow_counted};
   for (sigwait(&ends, &received); received == SIGHUP; sigwait(&ends, &received))
-    read_list_again(server, given.allow, allowed);
+    read_list_again(server, given, allowed);
   sigset_t deadly = ends;
   sigdelset(&deadly, SIGHUP);
   sigprocmask(SIG_UNBLOCK, &deadly, nullptr);  // a second signal ends the program if its log is never read
