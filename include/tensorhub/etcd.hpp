@@ -44,6 +44,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/concepts/clock.hpp"
 #include "tensorhub/detail/build_mode.hpp"
@@ -94,9 +95,14 @@ class standby_candidate {
   [[nodiscard]] bool leads() const noexcept { return fence_->open(); }
   /// The last term in which this candidate led; zero: it has never led.
   [[nodiscard]] std::uint64_t term() const noexcept { return term_.load(); }
+  /// Whether etcd has answered the latest request: if not, this candidate cannot begin to lead, and one that
+  /// leads stops when its lease is at risk.
+  [[nodiscard]] bool etcd_answers() const noexcept { return etcd_answers_.load(); }
   /// Statistics of the running server; zeros while none runs. (For Prometheus: counters restart with each
   /// term.)
   [[nodiscard]] reference_server_statistics statistics() const;
+  /// Like `catalog_server::versions`; empty while no server runs.
+  [[nodiscard]] std::vector<model_versions> versions() const;
 
   /// Like `reference_server::allow` and `revoke`, for the running server and all later ones.
   void allow(const std::string& key, const client_rules& rules = {});
@@ -141,6 +147,7 @@ class standby_candidate {
   election core_;
   std::shared_ptr<fence> fence_ = std::make_shared<fence>();
   std::atomic<std::uint64_t> term_ = 0;
+  std::atomic<bool> etcd_answers_ = false;
   mutable std::mutex mutex_;                ///< guards server_, and the allow-list in options_
   std::unique_ptr<catalog_server> server_;  ///< changed by the thread only
   std::mutex sleep_mutex_;

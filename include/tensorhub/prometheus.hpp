@@ -23,6 +23,11 @@
 /// | tensorhub_update_seconds, _wait_, _pull_, _publish_,    | tensorhub_server_update_wait_seconds,        |
 /// |   _digest_, _unpublish_seconds (histograms)             |   _drain_seconds (histograms)                |
 ///
+/// Of a server also, for each model that has a worker (label model), tensorhub_server_latest_version and
+/// tensorhub_server_available_versions (up to a second old), and of a candidate of an election (etcd.hpp)
+/// tensorhub_server_leading (1 or 0), tensorhub_server_term and tensorhub_server_etcd_answers (1 or 0): alert
+/// where the sum of `leading` is not 1, or `etcd_answers` is 0.
+///
 /// Results and reasons are the names of `errc`; codes that have not occurred are left out. The endpoint
 /// speaks plain HTTP without authentication; by default it listens on the loopback interface. Where others
 /// reach it, put a proxy before it.
@@ -95,6 +100,16 @@ void write(page& out, const reference_server_statistics& seen, const page::label
 
 void write(page& out, const worker_statistics& seen, page::labels about);
 
+void write(page& out, const std::vector<model_versions>& seen, const page::labels& about);
+
+/// Of a candidate of an election.
+struct candidacy {
+  bool leads = false;
+  std::uint64_t term = 0;
+  bool etcd_answers = false;
+};
+void write(page& out, const candidacy& seen, const page::labels& about);
+
 /// The watched objects, which a scrape reads.
 class watched final : public prometheus::Collectable {
  public:
@@ -123,24 +138,28 @@ class prometheus_exporter {
   /// The address at which the exporter listens: host:port, with the port that was bound.
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
 
-  /// Adds the statistics of `object` to all later scrapes. `object` is a reference server, a publisher, a
-  /// subscriber (where that has two workers, both), or any object with the same `statistics()`. `labels` must
-  /// distinguish two servers; workers add their model, replica and shard themselves. Throws
+  /// Adds the statistics of `object` to all later scrapes. `object` is a reference server or a candidate, a
+  /// publisher, a subscriber (where that has two workers, both), or any object with the same `statistics()`.
+  /// `labels` must distinguish two servers; workers add their model, replica and shard themselves. Throws
   /// `invalid_argument` for a label that Prometheus would not read, or that a sample has itself.
   template <typename Object>
   requires std::same_as<decltype(std::declval<const Object&>().statistics()), reference_server_statistics> ||
       std::same_as<decltype(std::declval<const Object&>().statistics()), worker_statistics>
   void watch(const Object& object, const metric_labels& labels = {}) {
-    watched_->add(&object,
-                  [&object, about = prometheus_detail::checked(labels)](prometheus_detail::page& out) {
-                    prometheus_detail::write(out, object.statistics(), about);
-                    if constexpr (requires {
-                                    object.stage_statistics();
-                                    object.mode();
-                                  })
-                      if (object.mode() != decltype(object.mode())::in_place)
-                        prometheus_detail::write(out, object.stage_statistics(), about);
-                  });
+    watched_->add(&object, [&object,
+                            about = prometheus_detail::checked(labels)](prometheus_detail::page& out) {
+      prometheus_detail::write(out, object.statistics(), about);
+      if constexpr (requires { object.versions(); }) prometheus_detail::write(out, object.versions(), about);
+      if constexpr (requires { object.etcd_answers(); })
+        prometheus_detail::write(
+            out, prometheus_detail::candidacy{object.leads(), object.term(), object.etcd_answers()}, about);
+      if constexpr (requires {
+                      object.stage_statistics();
+                      object.mode();
+                    })
+        if (object.mode() != decltype(object.mode())::in_place)
+          prometheus_detail::write(out, object.stage_statistics(), about);
+    });
   }
   /// Removes an object: when this returns, no scrape reads it.
   template <typename Object>

@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
@@ -93,6 +94,8 @@ class catalog_server {
   [[nodiscard]] const std::string& address() const noexcept;
   [[nodiscard]] server_epoch epoch() const noexcept;
   [[nodiscard]] reference_server_statistics statistics() const noexcept;
+  /// What there is of each model that has a worker; up to a second old.
+  [[nodiscard]] std::vector<model_versions> versions() const;
   /// The time since its thread has last looked for messages, which it does every second at least: longer, if
   /// it hangs, perhaps in `log`.
   [[nodiscard]] duration hangs_for() const noexcept;

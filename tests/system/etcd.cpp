@@ -542,6 +542,29 @@ TEST_CASE("etcd: the reference server's program is a candidate, if it is told to
   CHECK(nowhere.wait() == 2);
 }
 
+TEST_CASE("etcd: a program that is a candidate tells Prometheus whether it leads, and whether etcd answers") {
+  if (etcd_program().empty()) return;
+  etcd_member etcd;
+  etcd.start();
+  child_process program{{TENSORHUB_REFERENCE_SERVER, "--address", address_of(free_port()), "--etcd",
+                         etcd.url(), "--election", "servers", "--lease-s", "2", "--metrics", "127.0.0.1:0",
+                         "--log-level", "error"}};
+  static_cast<void>(program.output_line());
+  const std::string said = program.output_line();
+  REQUIRE_MESSAGE(contains(said, "metrics at "), said);
+  const std::string url = said.substr(said.find("http"));
+  const auto tells = [&](const std::string& sample) {
+    return comes_true([&] { return contains(got_from(url), "\n" + sample + "\n"); });
+  };
+  CHECK(tells("tensorhub_server_leading 1"));
+  CHECK(tells("tensorhub_server_term 1"));
+  CHECK(tells("tensorhub_server_etcd_answers 1"));
+  etcd.kill();
+  CHECK(tells("tensorhub_server_etcd_answers 0"));
+  CHECK(tells("tensorhub_server_leading 0"));
+  CHECK(tells("tensorhub_server_term 1"));
+}
+
 TEST_CASE("etcd: a program that is a candidate reads the list of keys again") {
   if (etcd_program().empty()) return;
   etcd_member etcd;

@@ -51,6 +51,23 @@ namespace system_tests {
   throw std::runtime_error("no free port");
 }
 
+/// What is there, over HTTP; empty if nobody answers.
+[[nodiscard]] inline std::string got_from(const std::string& url) {
+  const std::unique_ptr<CURL, void (*)(CURL*)> curl{curl_easy_init(), &curl_easy_cleanup};
+  std::string answer;
+  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
+  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, 20'000L);
+  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer);
+  curl_easy_setopt(
+      curl.get(), CURLOPT_WRITEFUNCTION,
+      +[](char* bytes, std::size_t size, std::size_t count, void* to) -> std::size_t {
+        static_cast<std::string*>(to)->append(bytes, size * count);
+        return size * count;
+      });
+  return curl_easy_perform(curl.get()) == CURLE_OK ? answer : std::string{};
+}
+
 /// Path of the program; empty, with a line that says so, if this machine has none.
 [[nodiscard]] inline std::string etcd_program() {
   for (const std::string folder : {"/usr/bin/", "/usr/local/bin/"}) {

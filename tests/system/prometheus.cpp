@@ -156,6 +156,53 @@ TEST_CASE("prometheus: a scrape tells what a server and its workers have done, a
   CHECK_FALSE(scrape(exporter).contains("tensorhub_updates_total" + me + ",result=\"ok\"}"));
 }
 
+TEST_CASE("prometheus: a server tells the latest version of each model, and how many are available") {
+  hub::reference_server server;
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(server, {{"cluster", "here"}});
+  trainer source{who(server.address(), "trainer-0")};
+  rollout reader{who(server.address(), "rollout-0")};
+  auto of_other = who(server.address(), "rollout-0");
+  of_other.model = "other";
+  rollout other{of_other};
+  other.worker.join();
+  source.publish(7);
+  reader.worker.update(exactly(7), 20s);
+  const auto name = [](const char* what, const char* model) {
+    return std::string{"tensorhub_server_"} + what + "{model=\"" + model + "\",cluster=\"here\"}";
+  };
+  static_cast<void>(scrape_until(exporter, name("latest_version", "policy"), 7));
+  source.worker.unpublish();
+  source.publish(8);
+  const samples seen = scrape_until(exporter, name("latest_version", "policy"), 8);
+  CHECK(value(seen, name("available_versions", "policy")) == 2);  // the rollout has the other one
+  CHECK(value(seen, name("latest_version", "other")) == 0);
+  CHECK(value(seen, name("available_versions", "other")) == 0);
+}
+
+TEST_CASE(
+    "prometheus: a candidate of an election tells whether it leads, in which term, and whether etcd "
+    "answers") {
+  struct candidate {
+    bool has_etcd = true;
+    [[nodiscard]] static tensorhub::reference_server_statistics statistics() { return {}; }
+    [[nodiscard]] static std::vector<tensorhub::model_versions> versions() { return {}; }
+    [[nodiscard]] bool leads() const { return has_etcd; }
+    [[nodiscard]] static std::uint64_t term() { return 5; }
+    [[nodiscard]] bool etcd_answers() const { return has_etcd; }
+  };
+  candidate server;
+  tensorhub::prometheus_exporter exporter{{.address = "127.0.0.1:0"}};
+  exporter.watch(server);
+  for (const bool has_etcd : {true, false}) {
+    server.has_etcd = has_etcd;
+    const samples seen = scrape(exporter);
+    CHECK(value(seen, "tensorhub_server_leading") == (has_etcd ? 1 : 0));
+    CHECK(value(seen, "tensorhub_server_term") == 5);
+    CHECK(value(seen, "tensorhub_server_etcd_answers") == (has_etcd ? 1 : 0));
+  }
+}
+
 TEST_CASE("prometheus: what readers ask sources for is told by its reasons") {
   namespace m = tensorhub::messages;
   hub::reference_server server;

@@ -398,3 +398,16 @@ TEST_CASE("election: a candidate never leads in a term that it has not asked for
   CHECK(one.core.state() == election_state::follower);
   one.asks<etcd_requests::revoke_lease>();
 }
+
+TEST_CASE("election: it tells whether etcd answers; before the first answer it does not") {
+  driver one;
+  CHECK_FALSE(one.core.etcd_answers());
+  one.answer(one.asks<etcd_requests::look>(), no_answer{"no route"});
+  CHECK_FALSE(one.core.etcd_answers());
+  one.answer(one.asks<etcd_requests::look>(), led_by(99));
+  CHECK(one.core.etcd_answers());
+  static_cast<void>(one.asks<etcd_requests::look>());
+  CHECK(one.core.etcd_answers());
+  one.pass(3000ms);
+  CHECK_FALSE(one.core.etcd_answers());
+}

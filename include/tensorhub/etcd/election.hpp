@@ -144,6 +144,9 @@ class election {
   /// the owner ends.
   [[nodiscard]] std::int64_t lease() const noexcept { return lease_; }
 
+  /// Whether etcd has answered the latest request that has ended; false before the first one.
+  [[nodiscard]] bool etcd_answers() const noexcept { return etcd_answers_; }
+
   void advance(time_point now);
 
   /// The request to send to etcd now, if there is one.
@@ -227,6 +230,7 @@ class election {
     time_point next{};   ///< no other is logged before: an etcd may answer some requests, and fail the others
   };
   trouble trouble_{};
+  bool etcd_answers_ = false;
   std::string hopeless_{};  ///< what was logged that an operator has to do; empty: nothing
   std::vector<log_line> log_{};
 };

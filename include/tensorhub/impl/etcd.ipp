@@ -34,6 +34,11 @@ TENSORHUB_DECL reference_server_statistics standby_candidate::statistics() const
   return server_ ? server_->statistics() : reference_server_statistics{};
 }
 
+TENSORHUB_DECL std::vector<model_versions> standby_candidate::versions() const {
+  const std::lock_guard lock{mutex_};
+  return server_ ? server_->versions() : std::vector<model_versions>{};
+}
+
 TENSORHUB_DECL void standby_candidate::allow(const std::string& key, const client_rules& rules) {
   const std::lock_guard lock{mutex_};
   if (!options_.server.security)
@@ -141,6 +146,7 @@ TENSORHUB_DECL void standby_candidate::settle() {
   }
   if (core_.state() != election_state::leader && server_) stop_server();
   core_.stopped(clock_.now());
+  etcd_answers_ = core_.etcd_answers();
   for (const log_line& line : core_.take_log()) say(line);
 }
 

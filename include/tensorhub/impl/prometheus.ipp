@@ -171,6 +171,26 @@ TENSORHUB_DECL void write(page& out, const worker_statistics& seen, page::labels
             static_cast<double>(seen.registration.bytes + seen.registration.padding_bytes));
 }
 
+TENSORHUB_DECL void write(page& out, const std::vector<model_versions>& seen, const page::labels& about) {
+  for (const model_versions& each : seen) {
+    auto of = about;
+    of.insert(of.begin(), {"model", each.model});
+    out.gauge("tensorhub_server_latest_version", "The latest that was ever complete; 0: none.", of,
+              static_cast<double>(each.latest));
+    out.gauge("tensorhub_server_available_versions", "Versions that a replica holds completely.", of,
+              static_cast<double>(each.available));
+  }
+}
+
+TENSORHUB_DECL void write(page& out, const candidacy& seen, const page::labels& about) {
+  out.gauge("tensorhub_server_leading", "1: this candidate serves, 0: another one, or none.", about,
+            seen.leads ? 1 : 0);
+  out.gauge("tensorhub_server_term", "The last in which this candidate led; 0: it never has.", about,
+            static_cast<double>(seen.term));
+  out.gauge("tensorhub_server_etcd_answers", "1: etcd has answered the latest request, 0: it has not.", about,
+            seen.etcd_answers ? 1 : 0);
+}
+
 TENSORHUB_DECL page::labels checked(const metric_labels& given) {
   static constexpr std::string_view first_letters = "_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   static constexpr std::array<std::string_view, 8> taken{"model",  "replica", "shard",    "result",

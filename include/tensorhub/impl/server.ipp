@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -95,6 +96,11 @@ class catalog_server::loop {
       out.revoked_messages = tally_.revoked.value();
     }
     return out;
+  }
+
+  [[nodiscard]] std::vector<model_versions> versions() const {
+    const std::lock_guard lock{versions_.mutex};
+    return versions_.shown;
   }
 
   [[nodiscard]] duration hangs_for() const noexcept {
@@ -192,9 +198,19 @@ class catalog_server::loop {
     flush();
     counted_.show(catalog_.statistics());
     const time_point before = clock_.now();
+    show_versions(before);
     detect_pause(before);
     back_by_ = more ? before : std::min(next_timer(), before + std::chrono::seconds{1});
     if (!more) detail::wait_for_input(socket_, signal_, before, next_timer());
+  }
+
+  /// Once a second, whatever comes: there may be many models.
+  void show_versions(time_point now) {
+    if (now < versions_.next) return;
+    auto shown = catalog_.versions();
+    const std::lock_guard lock{versions_.mutex};
+    versions_.shown = std::move(shown);
+    versions_.next = now + std::chrono::seconds{1};
   }
 
   /// Pre-condition: an exception is being handled.
@@ -590,6 +606,11 @@ class catalog_server::loop {
   std::unordered_map<std::string, speakers> speakers_;  ///< by connection
   message_counts tally_;
   detail::mirrored<catalog_statistics> counted_;
+  struct {
+    mutable std::mutex mutex{};
+    std::vector<model_versions> shown{};  ///< guarded by mutex
+    time_point next{};                    ///< of the server's thread
+  } versions_;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
   time_point timers_from_{};                  ///< timers are suspended until then
   time_point drained_{};                      ///< when no message waited
@@ -619,6 +640,9 @@ TENSORHUB_DECL server_epoch catalog_server::epoch() const noexcept {
 }
 TENSORHUB_DECL reference_server_statistics catalog_server::statistics() const noexcept {
   return loop_->statistics();
+}
+TENSORHUB_DECL std::vector<model_versions> catalog_server::versions() const {
+  return loop_->versions();
 }
 TENSORHUB_DECL void catalog_server::allow(const std::string& key, client_rules rules) {
   loop_->allow(key, std::move(rules));

@@ -85,6 +85,8 @@ class catalog {
 
   /// The counters since the start, and the present numbers of workers, models and so on.
   [[nodiscard]] catalog_statistics statistics() const;
+  /// One entry for each model that has a worker.
+  [[nodiscard]] std::vector<model_versions> versions() const;
   [[nodiscard]] std::size_t worker_count() const noexcept { return core().workers.size(); }
   /// The worker has joined, and has neither left nor been declared dead.
   [[nodiscard]] bool knows(incarnation worker) const { return core().workers.contains(worker); }

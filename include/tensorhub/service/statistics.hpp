@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
@@ -83,6 +84,13 @@ struct outcome_counts {
 struct shortage_counts {
   std::uint64_t reported = 0;
   std::uint64_t exchanged = 0;  ///< those after which a source was exchanged for one that has every chunk
+};
+
+/// What a server knows of one model's versions.
+struct model_versions {
+  std::string model{};
+  std::uint64_t latest = 0;     ///< the number of the latest that was ever complete; zero: none
+  std::uint64_t available = 0;  ///< how many a replica holds completely
 };
 
 /// The statistics of the catalog (service/catalog.hpp). An update counts once per shard.

@@ -206,6 +206,16 @@ TENSORHUB_DECL catalog_statistics catalog::statistics() const {
   out.cut_offs = core().cut_offs.size();
   return out;
 }
+TENSORHUB_DECL std::vector<model_versions> catalog::versions() const {
+  std::vector<model_versions> out;
+  out.reserve(core().models.size());
+  for (const auto& [name, model] : core().models) {
+    model_versions row{name, model.latest_ever.value};
+    for (const auto& [version, state] : model.versions) row.available += state.complete_replicas > 0 ? 1 : 0;
+    out.push_back(std::move(row));
+  }
+  return out;
+}
 TENSORHUB_DECL bool catalog::is_joining(incarnation worker) const {
   return parts_->membership.is_joining(worker);
 }
