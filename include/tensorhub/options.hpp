@@ -51,8 +51,9 @@ struct worker_options {
   /// three); memory that waits a minute for the next order comes on top. A version for which the machine, or
   /// the control group of the process, has no memory available then is refused in any case.
   std::uint64_t offload_limit_bytes = UINT64_MAX;
-  bool spot = false;                                  ///< may vanish: serves, but is never relied upon
-  std::uint64_t chunk_bytes = defaults::chunk_bytes;  ///< the same for all workers of a model
+  bool spot = false;  ///< may vanish: serves, but is never relied upon
+  /// The same for all workers of a model: it is part of the layout, and another one is a `layout_mismatch`.
+  std::uint64_t chunk_bytes = defaults::chunk_bytes;
   std::size_t lanes = 2;  ///< threads that read during an update and digest during a publish
   /// Reads outstanding per lane; 0: 4, and from quick sources 64 where tensors lie on a device, which copies
   /// and digests in batches.

@@ -150,6 +150,8 @@ class Options(TypedDict, total=False):
     """Of "auto" and "same_host": the host has several tenants. Readers get copies of this worker's memory, and nothing
     of it that they could keep; the process makes no core dumps any more."""
     chunk_bytes: int
+    """What is read at once, 1 MiB by default. The same for all workers of a model: with another one a worker is refused
+    (`LayoutMismatch`)."""
     lanes: int
     """Threads that read during an update and digest during a publish."""
     window_chunks: int

@@ -216,6 +216,36 @@ def test_ctrl_c_ends_an_attach_to_a_process_that_does_not_answer() -> None:
         assert time.monotonic() - started < 5
 
 
+@pytest.mark.parametrize("call", ["rollout.update(5, timeout=60)", "time.sleep(60)"])
+def test_sigterm_ends_a_program_with_the_recipe_of_the_readme_politely(server: th.ReferenceServer, call: str) -> None:
+    program = f"""
+        import signal, sys, time
+        import numpy as np
+        import tensorhub as th
+
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
+        with th.Subscriber(sys.argv[1], "policy", "rollout-0") as rollout:
+            rollout.add("w", np.zeros(1000, dtype=np.float32))
+            rollout.join()
+            try:
+                print("joined", flush=True)
+                {call}
+            finally:
+                rollout.leave(20)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(program), server.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "joined\n"
+        time.sleep(0.3)  # it waits
+        started = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+        assert time.monotonic() - started < 10
+    seen = server.statistics()
+    assert (seen["workers"], seen["workers_left"], seen["workers_dead"]) == (0, 1, 0)
+
+
 # ---- event loops
 
 

@@ -166,7 +166,7 @@ typedef struct tensorhub_worker_options {
   const char* datacenter;
   const char* rack;
   const char* host;
-  uint64_t chunk_bytes;
+  uint64_t chunk_bytes;  ///< the same for all workers of a model
   uint64_t lanes;
   uint64_t offload_limit_bytes;  ///< 0: no limit
   int32_t spot;                  ///< not 0: may vanish, so it is never relied upon
