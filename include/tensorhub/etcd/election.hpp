@@ -145,7 +145,7 @@ class election {
   [[nodiscard]] std::int64_t lease() const noexcept { return lease_; }
 
   /// Whether etcd has answered the latest request that has ended; false before the first one.
-  [[nodiscard]] bool etcd_answers() const noexcept { return etcd_answers_; }
+  [[nodiscard]] bool etcd_answers() const noexcept { return trouble_.is_answered; }
 
   void advance(time_point now);
 
@@ -228,9 +228,9 @@ class election {
     std::string why{};   ///< the latest request failed; empty: it did not
     std::string said{};  ///< the reason that was logged last since etcd answered; empty: none
     time_point next{};   ///< no other is logged before: an etcd may answer some requests, and fail the others
+    bool is_answered = false;  ///< the latest request that has ended
   };
   trouble trouble_{};
-  bool etcd_answers_ = false;
   std::string hopeless_{};  ///< what was logged that an operator has to do; empty: nothing
   std::vector<log_line> log_{};
 };

@@ -80,7 +80,7 @@ class catalog_server::loop {
   [[nodiscard]] server_epoch epoch() const noexcept { return epoch_; }
   [[nodiscard]] reference_server_statistics statistics() const noexcept {
     reference_server_statistics out;
-    static_cast<catalog_statistics&>(out) = counted_.look();
+    static_cast<catalog_statistics&>(out) = shown_.statistics.look();
     out.messages = tally_.messages.value();
     out.bad_frames = tally_.bad_frames.value();
     out.crowded_messages = tally_.crowded.value();
@@ -99,8 +99,8 @@ class catalog_server::loop {
   }
 
   [[nodiscard]] std::vector<model_versions> versions() const {
-    const std::lock_guard lock{versions_.mutex};
-    return versions_.shown;
+    const std::lock_guard lock{shown_.mutex};
+    return shown_.versions;
   }
 
   [[nodiscard]] duration hangs_for() const noexcept {
@@ -196,7 +196,7 @@ class catalog_server::loop {
     if (guard_) review_rights();
     if (now >= next_timer()) catalog_.advance(now, drained_ < began && is_behind(now));
     flush();
-    counted_.show(catalog_.statistics());
+    shown_.statistics.show(catalog_.statistics());
     const time_point before = clock_.now();
     show_versions(before);
     detect_pause(before);
@@ -206,11 +206,11 @@ class catalog_server::loop {
 
   /// Once a second, whatever comes: there may be many models.
   void show_versions(time_point now) {
-    if (now < versions_.next) return;
-    auto shown = catalog_.versions();
-    const std::lock_guard lock{versions_.mutex};
-    versions_.shown = std::move(shown);
-    versions_.next = now + std::chrono::seconds{1};
+    if (now < shown_.next_versions) return;
+    auto versions = catalog_.versions();
+    const std::lock_guard lock{shown_.mutex};
+    shown_.versions = std::move(versions);
+    shown_.next_versions = now + std::chrono::seconds{1};
   }
 
   /// Pre-condition: an exception is being handled.
@@ -605,12 +605,12 @@ class catalog_server::loop {
   std::unordered_map<incarnation, route> routes_;
   std::unordered_map<std::string, speakers> speakers_;  ///< by connection
   message_counts tally_;
-  detail::mirrored<catalog_statistics> counted_;
   struct {
+    detail::mirrored<catalog_statistics> statistics{};
     mutable std::mutex mutex{};
-    std::vector<model_versions> shown{};  ///< guarded by mutex
-    time_point next{};                    ///< of the server's thread
-  } versions_;
+    std::vector<model_versions> versions{};  ///< guarded by mutex
+    time_point next_versions{};              ///< of the server's thread
+  } shown_;
   time_point back_by_ = time_point::never();  ///< when the thread expects to read the clock again
   time_point timers_from_{};                  ///< timers are suspended until then
   time_point drained_{};                      ///< when no message waited

@@ -122,7 +122,7 @@ TENSORHUB_DECL void election::follow(time_point now) {
 TENSORHUB_DECL void election::set_trouble(time_point now, const std::string& why) {
   if (why.empty() && !std::exchange(trouble_.said, {}).empty()) say(log_level::info, "etcd answers again");
   trouble_.why = why;
-  etcd_answers_ = why.empty();
+  trouble_.is_answered = why.empty();
   if (why == trouble_.said || now < trouble_.next) return;
   say(log_level::warning, "a request to etcd failed: " + why);
   trouble_.said = why;
