@@ -3,6 +3,7 @@
 
 #include "calls.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -20,12 +21,39 @@ counter*& present() {
   return never_destroyed;
 }
 
+/// Zero: the interpreter does not end.
+std::atomic<long> ending_thread{0};
+
+long this_thread() {
+  return ::syscall(SYS_gettid);
+}
+
 }  // namespace
 
 bool waiting_calls::wait_for_none(milliseconds longest) {
   counter& all = *present();
-  std::unique_lock lock{all.mutex};
-  return all.changed.wait_for(lock, longest, [&] { return all.calls == 0; });
+  {
+    const nb::gil_scoped_release python_goes_on;
+    std::unique_lock lock{all.mutex};
+    all.changed.wait_for(lock, longest, [&] { return all.calls == 0; });
+  }
+  const std::lock_guard lock{all.mutex};  // a call may have begun before the interpreter was here again
+  return all.calls == 0;
+}
+
+void waiting_calls::let_interpreter_end() {
+  ending_thread = this_thread();
+}
+
+bool waiting_calls::ends_elsewhere() {
+  const long ending = ending_thread;
+  return ending != 0 && ending != this_thread();
+}
+
+void waiting_calls::stay_if_interpreter_ends() {
+  if (!ends_elsewhere()) return;
+  const nb::gil_scoped_release python_ends;
+  for (;;) ::pause();
 }
 
 void waiting_calls::change(int by) {
@@ -39,12 +67,15 @@ void bind_calls(nb::module_& module) {
   module.def(
       "wait_for_no_calls",
       [](double longest_seconds) {
-        const nb::gil_scoped_release python_goes_on;
         return waiting_calls::wait_for_none(milliseconds{static_cast<std::int64_t>(longest_seconds * 1e3)});
       },
       "longest_seconds"_a);
+  module.def("let_interpreter_end", &waiting_calls::let_interpreter_end);
   // In a forked child: the calls of other threads are not there.
-  module.def("forget_calls", [] { present() = new counter; });
+  module.def("forget_calls", [] {
+    present() = new counter;
+    ending_thread = 0;
+  });
 }
 
 }  // namespace tensorhub_python

@@ -37,6 +37,50 @@ using std::chrono::milliseconds;
 using tensorhub::errc;
 using tensorhub::error;
 
+/// Calls that wait, of all threads, until they have the interpreter again. An interpreter that ends must not
+/// find any: it would end their threads by force, and the process with them.
+class waiting_calls {
+ public:
+  /// Made with the interpreter, and destroyed with it.
+  class entry {
+   public:
+    entry() {
+      stay_if_interpreter_ends();
+      change(1);
+    }
+    ~entry() { change(-1); }
+    entry(const entry&) = delete;
+    entry& operator=(const entry&) = delete;
+  };
+  /// The end of an object: counted, and without the interpreter unless that ends.
+  class object_end {
+   public:
+    object_end() {
+      change(1);
+      if (!ends_elsewhere()) others_go_on_.emplace();
+    }
+    ~object_end() {
+      others_go_on_.reset();
+      change(-1);
+    }
+    object_end(const object_end&) = delete;
+    object_end& operator=(const object_end&) = delete;
+
+   private:
+    std::optional<nb::gil_scoped_release> others_go_on_;
+  };
+  /// True: there are none, while the caller has the interpreter.
+  static bool wait_for_none(milliseconds longest);
+  /// The interpreter ends in this thread: every other one stays in its next call.
+  static void let_interpreter_end();
+  /// Returns in a thread that may go on, else never: it gives the interpreter up, and sleeps.
+  static void stay_if_interpreter_ends();
+
+ private:
+  static void change(int by);
+  static bool ends_elsewhere();
+};
+
 /// A C++ object, as of `made`, that a Python object owns. In a process that was forked since, every call is
 /// refused.
 template <typename Object>
@@ -50,6 +94,7 @@ class owned {
 
   /// Alive as long as the result, also if it is closed meanwhile.
   [[nodiscard]] std::shared_ptr<Object> use() const {
+    waiting_calls::stay_if_interpreter_ends();
     if (::getpid() != process_)
       throw error(errc::invalid_argument, "this " + kind_ +
                                               " was made before fork(), and its threads do not run in this "
@@ -59,6 +104,8 @@ class owned {
   }
   [[nodiscard]] bool is_closed() const noexcept { return !object_; }
   [[nodiscard]] bool is_usable() const noexcept { return object_ && ::getpid() == process_; }
+  /// A call of another thread, or what it has given, uses the object still.
+  [[nodiscard]] bool is_shared() const noexcept { return object_.use_count() > 1; }
   /// Ends the object, which may take a while: readers that still read are cut off.
   void drop() { object_.reset(); }
 
@@ -75,39 +122,22 @@ class owned {
 
 inline constexpr milliseconds signal_interval{100};
 
-/// Calls that wait, of all threads, until they have the interpreter again. An interpreter that ends must not
-/// find any: it would end their threads by force.
-class waiting_calls {
- public:
-  class entry {
-   public:
-    entry() { change(1); }
-    ~entry() { change(-1); }
-    entry(const entry&) = delete;
-    entry& operator=(const entry&) = delete;
-  };
-  /// True: there are none.
-  static bool wait_for_none(milliseconds longest);
-
- private:
-  static void change(int by);
-};
-
 /// Waits until `is_over(interval)`, which waits for as long as it is told, returns true. If a signal's
 /// handler raises meanwhile, `interrupt()` is called from then on, and the exception goes on when the wait is
-/// over.
+/// over, in place of the call's own end.
 template <typename Over, typename Interrupt>
 void wait_with_signals(Over&& is_over, Interrupt&& interrupt) {
   const waiting_calls::entry counted;
   std::optional<nb::python_error> raised;
-  for (;;) {
+  for (bool over = false; !over;) {
     {
       const nb::gil_scoped_release python_goes_on;
-      if (is_over(signal_interval)) break;
-      if (raised) interrupt();
+      over = is_over(signal_interval);
+      if (!over && raised) interrupt();
     }
     if (!raised && PyErr_CheckSignals() != 0) {
       raised.emplace();
+      if (over) break;
       const nb::gil_scoped_release python_goes_on;
       interrupt();
     }
@@ -148,7 +178,7 @@ template <typename Object, typename... Arguments>
   return {new Object{std::forward<Arguments>(arguments)...}, [process = ::getpid()](Object* object) {
             if (::getpid() != process) return;
             const nb::gil_scoped_acquire held;  // or not yet: both ways lead here
-            const nb::gil_scoped_release others_go_on;
+            const waiting_calls::object_end ending;
             delete object;
           }};
 }

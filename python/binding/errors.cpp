@@ -18,12 +18,17 @@ void raise(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const error& e) {
+    const waiting_calls::entry counted;  // the thread is in a frame that Python cannot end by force
     const tensorhub::error_context& about = e.context();
-    const nb::object made =
-        nb::module_::import_("tensorhub.errors")
-            .attr("error_of")(static_cast<int>(e.code()), e.sentence(), about.model, about.replica,
-                              about.shard, about.version, about.peer, about.chunk);
-    PyErr_SetObject(made.type().ptr(), made.ptr());
+    try {
+      const nb::object made =
+          nb::module_::import_("tensorhub.errors")
+              .attr("error_of")(static_cast<int>(e.code()), e.sentence(), about.model, about.replica,
+                                about.shard, about.version, about.peer, about.chunk);
+      PyErr_SetObject(made.type().ptr(), made.ptr());
+    } catch (nb::python_error& raised) {  // in what Python ran here, by the handler of a signal: Ctrl-C
+      raised.restore();
+    }
   }
 }
 

@@ -86,7 +86,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 @atexit.register
 def _close_all() -> None:
-    # Calls in daemon threads come back before the interpreter ends their threads by force.
+    # Calls in daemon threads come back before the interpreter ends their threads by force; from the next one on these
+    # threads sleep, until the process ends.
+    _core.let_interpreter_end()
     for _ in range(100):
         for each in list(_alive):
             if not each.is_closed:

@@ -144,6 +144,29 @@ def test_ctrl_c_ends_a_wait(server: th.ReferenceServer, call: str) -> None:
             asking.update(5, timeout=0.1)
 
 
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_a_signal_whose_handler_raises_is_no_other_error_when_the_call_fails_meanwhile(
+    server: th.ReferenceServer, ending: type[BaseException]
+) -> None:
+    def stop(*_: object) -> None:
+        raise ending
+
+    def again_and_again() -> None:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            with contextlib.suppress(th.TimedOut):
+                asking.update(9, timeout=0.03)
+
+    asking = subscriber(server)
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        for _ in range(10):
+            with interrupted_soon(), pytest.raises(ending):
+                again_and_again()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ctrl_c_ends_a_put_that_takes_the_last_version_back(server: th.ReferenceServer) -> None:
     weights = np.ones(1000, dtype=np.float32)
     with th.ArenaPublisher(server, "policy", "trainer-0") as arena:
@@ -440,6 +463,38 @@ def test_an_interpreter_ends_while_another_thread_waits() -> None:
 
 
 # ---- errors and logs
+
+
+@pytest.mark.parametrize("call", ["rollout.update(at_least=10**6, timeout=0.01)", "subscriber().update(timeout=0.01)"])
+def test_an_interpreter_ends_while_another_thread_repeats_a_call_that_fails(call: str) -> None:
+    program = f"""
+        import threading, time
+        import numpy as np
+        import tensorhub as th
+
+        server = th.ReferenceServer()
+
+        def subscriber():
+            made = th.Subscriber(server, "policy", f"rollout-{{threading.get_ident()}}")
+            made.add("w", np.zeros(10))
+            return made
+
+        rollout = subscriber()
+
+        def again_and_again():
+            while True:
+                try:
+                    {call}
+                except th.Error:
+                    pass
+
+        for _ in range(4):
+            threading.Thread(target=again_and_again, daemon=True).start()
+        time.sleep(0.3)
+        """
+    for _ in range(5):
+        done = run(program)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_errors_are_a_hierarchy_that_pickles(server: th.ReferenceServer) -> None:
