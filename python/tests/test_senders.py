@@ -152,6 +152,55 @@ def test_a_trainer_of_vllm_that_was_shut_down_sends_nothing_and_says_so(
     assert engine.client.update_weights.call_count == is_sender
 
 
+class TwoEngines:
+    """Of vLLM: a worker's update ends when it fails, and one that is begun has to be finished."""
+
+    def __init__(self) -> None:
+        self.have_begun = [False, False]
+        self.failing: list[int] = []
+        self.versions = [0, 0]
+
+    def init_weight_transfer_engine(self, _info: Any) -> None:
+        pass
+
+    def start_weight_update(self) -> None:
+        if any(self.have_begun):
+            raise RuntimeError("already active")
+        self.have_begun = [True, True]
+
+    def update_weights(self, info: dict[str, int]) -> None:
+        for engine in range(2):
+            if engine in self.failing:
+                self.have_begun[engine] = False
+            else:
+                self.versions[engine] = info["version"]
+        if self.failing:
+            raise RuntimeError("an engine has failed")
+
+    def finish_weight_update(self, _version: str | None = None) -> None:
+        begun, self.have_begun = self.have_begun, [False, False]
+        if not all(begun):
+            raise RuntimeError("without a matching start")
+
+
+def test_a_trainer_of_vllm_updates_its_engines_after_one_has_failed(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, send = sender_of(adapter(ADAPTERS["vllm"]), "vllm", server.address, monkeypatch)
+    trainer.client = engines = TwoEngines()
+    weights = [("w", np.ones(4)), ("v", np.ones(4))]
+    engines.failing = [1]
+    with pytest.raises(RuntimeError, match="an engine has failed"):
+        send(weights)
+    engines.failing = []
+    send(weights)
+    assert engines.versions == [2, 2]
+    engines.have_begun = [True, False]  # an earlier trainer died in the middle
+    send(weights)
+    assert engines.versions == [3, 3]
+    assert engines.have_begun == [False, False]
+
+
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_sender_that_fails_forgets_what_was_put(

@@ -6,6 +6,7 @@ soon as the engines have what they asked for, and what they have, other engines 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -82,8 +83,9 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         """Publishes the source's tensors as the next version, and has the engines take it.
 
         An error of the sender is raised when all is gathered: the other ranks, where none is raised, wait for it.
-        Nothing of the version is shown then. After `Replaced`, or an eviction, the next call joins anew. After
-        `shutdown` it raises `InvalidArgument`.
+        Nothing of the version is shown then. After `Replaced`, or an eviction, the next call joins anew. If an engine
+        fails, the others may have the version, and the next call updates all of them. After `shutdown` it raises
+        `InvalidArgument`.
         """
         with gathered_to_the_end(self.source) as gathering:
             if self._is_shut_down:
@@ -95,9 +97,26 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
                 for name, tensor in gathering:
                     arena.put(name, tensor)
                 arena.commit(self.version)
-        self.client.start_weight_update()
-        self.client.update_weights({"version": self.version})
-        self.client.finish_weight_update(str(self.version))
+        self._start_update()
+        try:
+            self.client.update_weights({"version": self.version})
+            self.client.finish_weight_update(str(self.version))
+        except Exception:
+            self._finish_what_was_begun()
+            raise
+
+    def _start_update(self) -> None:
+        """An engine may still have an update that nobody has finished, of an earlier trainer perhaps."""
+        try:
+            self.client.start_weight_update()
+        except Exception:  # noqa: BLE001 (each client has its own; the second call's goes to the caller)
+            self._finish_what_was_begun()
+            self.client.start_weight_update()
+
+    def _finish_what_was_begun(self) -> None:
+        """Of several engines those that have not failed have an update, and would refuse the next one."""
+        with contextlib.suppress(Exception):  # of those that have failed
+            self.client.finish_weight_update()
 
     def shutdown(self) -> None:
         """Leaves the hub for good; the engines go on with what they have."""
