@@ -115,6 +115,39 @@ def test_an_engine_that_was_evicted_joins_anew(engine: Any, monkeypatch: pytest.
             worker.receive_weights(SimpleNamespace(version=1))
 
 
+@pytest.mark.parametrize("failing", [None, 0, 1])
+def test_ranks_of_an_engine_load_a_version_together_or_not_at_all(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, failing: int | None
+) -> None:
+    failures: list[Exception | None] = []
+
+    def fail_together(failure: Exception | None, version: int, rank: int, ranks: int, groups: Any) -> None:
+        assert (version, rank, ranks, groups) == (7, 0, 2, ["of the host"])
+        failures.append(failure)
+        if failing is not None:
+            raise failure or th.GroupFailed("rank 1 has not received it")
+
+    def receive(*_given: Any, **_options: Any) -> None:
+        if failing == 0:
+            raise th.TimedOut("no version came")
+
+    group = SimpleNamespace(cpu_group="of the host")
+    monkeypatch.setattr(engine, "_groups_of_an_engine", lambda: [group], raising=False)
+    monkeypatch.setattr(engine, "fail_together", fail_together, raising=False)
+    loaded: list[int] = []
+    worker = connected(engine)
+    worker.parallel_config.world_size = 2
+    monkeypatch.setattr(worker, "_receiver", SimpleNamespace(receive=receive, version=7, close=lambda: None))
+    monkeypatch.setattr(worker, "load_received", lambda: loaded.append(7))
+    if failing is None:
+        worker.receive_weights(SimpleNamespace(version=7))
+    else:
+        with pytest.raises(th.TimedOut if failing == 0 else th.GroupFailed):
+            worker.receive_weights(SimpleNamespace(version=7))
+    assert loaded == ([7] if failing is None else [])
+    assert [type(each) for each in failures] == [th.TimedOut if failing == 0 else type(None)]
+
+
 class Received:
     """A receiver that has a version."""
 

@@ -20,6 +20,7 @@ from vllm.distributed.weight_transfer.base import (
 
 from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.integrations.vllm.loading import CheckpointLoader
+from tensorhub.integrations.vllm.ranks import fail_together
 from tensorhub.integrations.vllm.runtime import Mode, ShownWeights, TakenWeights
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import Receiver
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["InitInfo", "TensorHubWeightTransferEngine", "UpdateInfo"]
+
+
+def _groups_of_an_engine() -> list[Any]:
+    """Groups of vLLM through which its ranks hear of each other; other data-parallel ranks are other engines."""
+    from vllm.distributed import parallel_state  # noqa: PLC0415 (not there before the engine is)
+
+    names = ("get_tp_group", "get_pp_group", "get_pcp_group")
+    groups = [getattr(parallel_state, name)() for name in names if hasattr(parallel_state, name)]
+    return [each for each in groups if each.world_size > 1]
 
 
 @dataclass
@@ -126,20 +136,34 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Receives the version beside the weights in use, and then loads it into the model.
 
-        Requests may run before and after it, and none of them sees a model that is loaded in part.
+        Requests may run before and after it, and none of them sees a model that is loaded in part. If one rank of the
+        engine has not received it, none loads it: each of them raises an error.
         """
         if self._taken is not None:
             self._taken.take(self.model, update_info.version, self._timeout)
             self._pack_tied_heads()
             return
+        failure: Exception | None = None
+        try:
+            self._receive(update_info.version)
+        except Exception as e:  # noqa: BLE001 (the other ranks must hear of it, whatever it is)
+            failure = e
+        parallel = self.parallel_config
+        if parallel.world_size > 1:
+            groups = [each.cpu_group for each in _groups_of_an_engine()]
+            fail_together(failure, update_info.version, parallel.rank, parallel.world_size, groups)
+        elif failure is not None:
+            raise failure
+        self.load_received()
+
+    def _receive(self, version: int) -> None:
         receiver = self._connected()
         try:
-            receiver.receive(update_info.version, timeout=self._timeout)
+            receiver.receive(version, timeout=self._timeout)
         except Replaced:  # or evicted: the next update joins anew
             self._receiver = None
             receiver.close()
             raise
-        self.load_received()
 
     def load_received(self) -> None:
         """Loads the version that was received last into the model.
