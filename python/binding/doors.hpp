@@ -79,6 +79,7 @@ class door {
     object_.drop();
   }
   [[nodiscard]] bool is_closed() const { return object_.is_closed(); }
+  [[nodiscard]] std::shared_ptr<Object> in_use() const { return object_.use(); }
 
   [[nodiscard]] std::uint64_t offloaded_bytes() const { return object_.use()->offloaded_bytes(); }
   [[nodiscard]] std::uint64_t held_version() const { return object_.use()->held_version().value; }
@@ -178,6 +179,7 @@ template <typename Door>
 void bind_shared_calls(nb::class_<Door>& bound) {
   bind_questions(bound);
   bound.def("join", [](Door& self) {
+    const auto used = self.in_use();
     self.check_tensors();
     self.call([](auto& worker) { worker.join(); });
   });

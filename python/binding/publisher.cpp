@@ -43,6 +43,8 @@ class publisher : kept_tensors, public door<publisher_worker> {
     keep_all(*object_.use(), given, {.may_be_on_device = order_.has_devices()});
   }
   using kept_tensors::check_tensors;
+  using kept_tensors::keeps_tensors;
+  using kept_tensors::let_go;
   using kept_tensors::tensors;
   nb::dict publish(std::uint64_t version, given_seconds timeout, nb::handle stream,
                    std::optional<std::vector<std::string>> changed) {
@@ -64,6 +66,14 @@ class publisher : kept_tensors, public door<publisher_worker> {
       const milliseconds left = await(marks, time_of(timeout), worker);
       return worker.publish(version, tensorhub::snapshot.every(stride), left);
     }));
+  }
+  /// Lets the tensors go with the worker.
+  void close() {
+    if (is_closed()) return;
+    interrupt();
+    const bool is_last = !object_.is_shared();
+    object_.drop();
+    if (is_last) let_go();
   }
 
  private:
@@ -139,6 +149,7 @@ void bind_publisher(nb::module_& module) {
   bound.def("roll_back_to", &publisher::roll_back_to, "version"_a, "timeout"_a.none());
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
+  bound.def_prop_ro("keeps_tensors", [](const publisher& self) { return self.keeps_tensors(); });
   bind_shared_calls(bound);
 
   nb::class_<arena> filled{module, "Arena"};

@@ -145,7 +145,8 @@ class update {
   }
   /// Of an update that runs still: its error `timed_out`.
   [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
-  /// Others may wait for it still, or hold its tensors.
+  /// Others may wait for it still, or hold its tensors. A signal whose handler raises ends the call, which can
+  /// be repeated.
   void close() {
     if (running_.is_usable()) end(running_.use()->handle);
     running_.drop();
@@ -154,12 +155,18 @@ class update {
 
  private:
   static void end(tensorhub::update_handle& handle) {
-    const nb::gil_scoped_release python_goes_on;
-    try {
+    {
+      const nb::gil_scoped_release python_goes_on;
       handle.cancel();
-      static_cast<void>(handle.wait(std::chrono::hours{24 * 365}));
-    } catch (const error&) {  // its end, whatever it is
     }
+    pollfd ended{handle.descriptor(), POLLIN, 0};
+    bool is_interrupted = false;
+    wait_with_signals(
+        [&](milliseconds longest) {
+          if (!is_interrupted) ::poll(&ended, 1, static_cast<int>(longest.count()));
+          return is_interrupted || handle.done();
+        },
+        [&] { is_interrupted = true; });
   }
   owned<running_update> running_;
 };
@@ -185,12 +192,14 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     allocated_[name] = {nullptr, element, shape};
   }
   using kept_tensors::check_tensors;
+  using kept_tensors::keeps_tensors;
+  using kept_tensors::let_go;
   using kept_tensors::tensors;
 
   nb::dict receive(const std::string& kind, std::uint64_t version, given_seconds timeout, bool near_only,
                    bool retry, nb::handle stream) {
-    check_tensors();
     const auto whole = object_.use();
+    check_tensors();
     const auto marks = before_writing(*whole, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) {
@@ -204,8 +213,8 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
   /// Waits for the streams, and allocates a stage, before it returns.
   std::unique_ptr<update> receive_async(const std::string& kind, std::uint64_t version, given_seconds timeout,
                                         bool near_only, nb::handle stream) {
-    check_tensors();
     const auto whole = object_.use();
+    check_tensors();
     const auto marks = before_writing(*whole, stream);
     tensorhub::update_handle begun = call([&](subscriber_worker& worker) {
       const milliseconds left = await(marks, time_of(timeout), worker);
@@ -215,8 +224,8 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
         {whole, views_}, std::move(begun), whole->mode() == subscriber_mode::in_place ? &tensors : nullptr}));
   }
   nb::dict install(given_seconds timeout, bool retry, nb::handle stream) {
-    check_tensors();
     const auto whole = object_.use();
+    check_tensors();
     const auto marks = order_.before(tensors, stream);
     return told(call([&](subscriber_worker& worker) {
       const auto once = [&](milliseconds left) { return worker.install(left); };
@@ -249,11 +258,15 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     return out;
   }
   /// Calls that run in other threads end soon, and the worker with the last of them; if there are views of
-  /// its memory, it serves nothing from now on, and ends with the last view.
+  /// its memory, it serves nothing from now on, and ends with the last view. With the worker the tensors are
+  /// let go.
   void close() {
+    if (is_closed()) return;
     if (object_.is_usable()) interrupt();
     serve_no_views();
+    const bool is_last = !object_.is_shared();
     object_.drop();
+    if (is_last) let_go();
   }
 
  private:
@@ -347,6 +360,7 @@ void bind_subscriber(nb::module_& module) {
   bound.def("statistics", &subscriber::statistics);
   bound.def_prop_ro("held_version", &subscriber::held_version);
   bound.def_prop_ro("staged_version", &subscriber::staged_version);
+  bound.def_prop_ro("keeps_tensors", [](const subscriber& self) { return self.keeps_tensors(); });
   bind_shared_calls(bound);
 
   nb::class_<seeder> seeding{module, "Seeder"};

@@ -16,6 +16,7 @@
 #include <set>
 #include <string_view>
 #include <tensorhub/error.hpp>
+#include <tensorhub/types/layout.hpp>
 #include <utility>
 
 namespace tensorhub_python {
@@ -282,20 +283,20 @@ tensor_place dlpack_place(const std::string& name, const nb::object& tensor, ten
 }  // namespace
 
 kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
-    : name_{std::move(name)}, tensor_{std::move(tensor)} {
+    : name_{std::move(name)}, tensor_{std::move(tensor)}, use_{use} {
   try {
     if (nb::hasattr(tensor_, "data_ptr") && nb::hasattr(tensor_, "is_contiguous")) {
       protocol_ = protocol::torch;
-      place_ = torch_place(name_, tensor_, use);
+      place_ = place_now();
       storage_ = torch_storage(name_, tensor_, place_);
       is_pinned_ = use.may_be_on_device && !place_.on_device && nb::hasattr(tensor_, "is_pinned") &&
                    nb::cast<bool>(tensor_.attr("is_pinned")());
     } else if (nb::hasattr(tensor_, "__array_struct__") && nb::hasattr(tensor_, "dtype")) {
       protocol_ = protocol::array;
-      place_ = array_place(name_, tensor_, use);
+      place_ = place_now();
     } else if (nb::hasattr(tensor_, "__cuda_array_interface__")) {
       protocol_ = protocol::cuda_array;
-      place_ = cuda_array_place(name_, tensor_, use);
+      place_ = place_now();
     } else {
       place_ = dlpack_place(name_, tensor_, use, exported_);
     }
@@ -315,13 +316,27 @@ kept_tensor::kept_tensor(std::string name, nb::object tensor, tensor_use use)
 
 void kept_tensor::check_unmoved() const {
   if (protocol_ == protocol::dlpack) return;
-  const void* const now = protocol_ == protocol::torch   ? torch_address(tensor_)
-                          : protocol_ == protocol::array ? array_address(tensor_)
-                                                         : cuda_array_address(tensor_);
-  if (now != place_.data)
+  if (address_now() != place_.data)
     refuse(name_,
            "has moved since it was added (something has resized or replaced its memory): make a new "
            "worker, or write into the tensor in place");
+  const tensor_place now = place_now();
+  if (now.type != place_.type || now.shape != place_.shape) {
+    refuse(name_, "is " + tensorhub::describe({{}, now.type, now.shape}) + " now, and was added as " +
+                      tensorhub::describe({{}, place_.type, place_.shape}) +
+                      ": make a new worker, or write into the tensor in place");
+  }
+}
+
+void* kept_tensor::address_now() const {
+  if (protocol_ == protocol::torch) return torch_address(tensor_);
+  return protocol_ == protocol::array ? array_address(tensor_) : cuda_array_address(tensor_);
+}
+
+tensor_place kept_tensor::place_now() const {
+  if (protocol_ == protocol::torch) return torch_place(name_, tensor_, use_);
+  return protocol_ == protocol::array ? array_place(name_, tensor_, use_)
+                                      : cuda_array_place(name_, tensor_, use_);
 }
 
 std::vector<kept_tensor> kept_tensors::seen_all(const named_tensors& given, tensor_use use) const {
@@ -330,7 +345,8 @@ std::vector<kept_tensor> kept_tensors::seen_all(const named_tensors& given, tens
   std::vector<kept_tensor> out;
   for (const auto& [name, tensor] : given) {
     if (!names.insert(name).second) refuse(name, "was added twice");
-    out.emplace_back(name, tensor, use);
+    const tensor_place& place = out.emplace_back(name, tensor, use).place();
+    static_cast<void>(tensorhub::layout::checked_bytes({name, place.type, place.shape}));
   }
   return out;
 }

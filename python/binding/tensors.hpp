@@ -47,7 +47,7 @@ class kept_tensor {
   [[nodiscard]] bool is_of_torch() const noexcept { return protocol_ == protocol::torch; }
   /// Host memory of torch that devices copy to and from in a stream.
   [[nodiscard]] bool is_pinned() const noexcept { return is_pinned_; }
-  /// Throws `invalid_argument` if the bytes lie elsewhere now.
+  /// Throws `invalid_argument` if the bytes lie elsewhere now, or are shown as another tensor's.
   void check_unmoved() const;
   /// For Python's collector, as `tp_traverse`. What was exported by DLPack keeps its owner unseen.
   int show_to(visitproc visit, void* arg) const {
@@ -58,8 +58,12 @@ class kept_tensor {
 
  private:
   enum class protocol { torch, array, cuda_array, dlpack };
+  /// Of now; throws as the constructor. Not of protocol dlpack.
+  [[nodiscard]] tensor_place place_now() const;
+  [[nodiscard]] void* address_now() const;
   std::string name_;
   nb::object tensor_;
+  tensor_use use_;
   nb::object storage_;  ///< of torch, by itself: a tensor can change its own (`param.data = ...`)
   protocol protocol_ = protocol::dlpack;
   tensor_place place_;
@@ -74,6 +78,7 @@ using named_tensors = std::vector<std::pair<std::string, nb::object>>;
 struct kept_tensors {
   std::vector<kept_tensor> tensors;
 
+  /// The worker is in use, so that its `close` keeps the tensors.
   void check_tensors() const {
     for (const kept_tensor& each : tensors) each.check_unmoved();
   }
@@ -83,6 +88,9 @@ struct kept_tensors {
     worker.add(seen.name(), place.data, place.shape, place.type);
     tensors.push_back(std::move(seen));
   }
+  /// Of a worker that has ended, and that no call uses.
+  void let_go() { const std::vector<kept_tensor> gone = std::exchange(tensors, {}); }
+  [[nodiscard]] bool keeps_tensors() const noexcept { return !tensors.empty(); }
   /// After an error none of them is kept.
   template <typename Worker>
   void keep_all(Worker& worker, const named_tensors& given, tensor_use use) {
@@ -113,7 +121,7 @@ struct collected {
     } catch (const std::exception&) {  // as of a parent process, where its threads run
     }
     if (!worker.is_closed()) return 0;
-    const std::vector<kept_tensor> gone = std::exchange(worker.tensors, {});
+    worker.let_go();
     return 0;
   }
   static inline PyType_Slot slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&traverse)},

@@ -350,6 +350,19 @@ class _InPlace(_Worker):
         self._check_modules()
         super().join()
 
+    def close(self) -> None:
+        """Ends this object at once, and its calls in other threads soon; readers that still read are cut off.
+
+        The tensors are let go, unless a call or an update uses them still: then with this object. A worker that leaves
+        its model for good, and has time to, calls `leave`.
+        """
+        super().close()
+        if not self._inner.keeps_tensors:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._modules = []
+
     def _check_modules(self) -> None:
         for each in self._modules:
             each.check()
@@ -650,6 +663,10 @@ class Subscriber(_InPlace):
         for _, tensor in named:
             self._written.add(tensor)
         return named
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._written = WrittenTensors()
 
     def allocate(self, name: str, shape: Iterable[int], dtype: object) -> None:
         """Mode `double_buffered`: tells of one tensor, whose memory is the library's, as `ArenaPublisher.declare`."""

@@ -7,9 +7,11 @@ import gc
 import sys
 import time
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -371,6 +373,7 @@ def test_a_name_twice_is_refused(trainer: th.Publisher) -> None:
         (("c", None), "'c'.*of type NoneType"),
         (("a", np.zeros(3)), "'a' was added twice"),
         (("there", np.zeros(3)), "'there' was added twice"),
+        (("", np.zeros(3)), "a tensor has no name"),
         ((3, np.zeros(3)), "a tensor's name is of type int"),
     ],
 )
@@ -397,6 +400,67 @@ def test_a_tensor_that_has_moved_is_refused_by_name(trainer: th.Publisher, kind:
         array_.resize(50_000_000, refcheck=False)
     with pytest.raises(th.InvalidArgument, match="'w' has moved"):
         trainer.publish(2)
+
+
+def strided(of: np.ndarray) -> np.ndarray:
+    return of.T
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (strided, "'w' is not contiguous"),
+        (lambda of: of.reshape(2, 8), r"'w' is f32 \[2, 8\] now, and was added as f32 \[4, 4\]"),
+        (lambda of: of.view(np.int32), r"'w' is i32 \[4, 4\] now, and was added as f32 \[4, 4\]"),
+    ],
+)
+def test_a_tensor_that_shows_the_same_memory_as_another_is_refused(
+    trainer: th.Publisher, kind: str, change: Callable[[np.ndarray], np.ndarray], sentence: str
+) -> None:
+    of = np.zeros((4, 4), dtype=np.float32)
+    changed = change(of)
+    given: Any = Torchlike(of) if kind == "torch" else of
+    trainer.add("w", given)
+    trainer.publish(1)
+    trainer.unpublish()
+    if kind == "torch":
+        given.of, given.shape, given.dtype = changed, changed.shape, Dtype(f"torch.{changed.dtype}")
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            of.dtype, of.shape, of.strides = changed.dtype, changed.shape, changed.strides
+    with pytest.raises(th.InvalidArgument, match=sentence):
+        trainer.publish(2)
+
+
+def test_a_worker_that_is_closed_lets_its_tensors_go(server: th.ReferenceServer) -> None:
+    for worker in (th.Publisher(server, "policy", "trainer-0"), th.Subscriber(server, "policy", "rollout-0")):
+        memory = np.zeros(100, dtype=np.float32)
+        module = Module(w=Torchlike(memory))
+        gone = weakref.ref(memory), weakref.ref(module)
+        worker.add_all(module)
+        worker.join()
+        del memory, module
+        gc.collect()
+        assert all(each() is not None for each in gone)
+        worker.close()
+        gc.collect()
+        assert all(each() is None for each in gone)
+        worker.close()
+
+
+def test_tensors_of_a_worker_that_is_closed_stay_for_its_running_update(server: th.ReferenceServer) -> None:
+    rollout = th.Subscriber(server, "policy", "rollout-0")
+    memory = np.zeros(100, dtype=np.float32)
+    gone = weakref.ref(memory)
+    rollout.add("w", memory)
+    del memory
+    update = rollout.update_async(5)
+    rollout.close()
+    gc.collect()
+    assert gone() is not None
+    update.close()
 
 
 def test_the_memory_of_a_tensor_that_has_moved_is_kept(trainer: th.Publisher) -> None:

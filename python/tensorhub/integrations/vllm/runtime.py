@@ -67,7 +67,7 @@ class _WeightsInUse(Generic[AnyWorker]):
     def __init__(self, make: Callable[[Options], AnyWorker]) -> None:
         self._make: Callable[[Options], AnyWorker] = make
         self._worker: AnyWorker | None = None
-        self._places: dict[str, int] = {}
+        self._places: dict[str, tuple[object, ...]] = {}
 
     def close(self) -> None:
         """Leaves the hub at once."""
@@ -85,9 +85,12 @@ class _WeightsInUse(Generic[AnyWorker]):
             raise
 
     def _of(self, module: torch.nn.Module) -> AnyWorker:
-        """The worker; another one if the engine has given its weights other memory since."""
+        """The worker; another one if the engine has given its weights other memory, or another form, since."""
         tensors = runtime_tensors(module)
-        places = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+        places: dict[str, tuple[object, ...]] = {
+            name: (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+            for name, tensor in tensors.items()
+        }
         if self._worker is None or places != self._places:
             self.close()
             on_gpus = any(tensor.device.type == "cuda" for tensor in tensors.values())
