@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import SupportsIndex
+
 from tensorhub import _core
 from tensorhub.lifetime import Closable
 from tensorhub.reports import DrainReport, Model, Replica, Stuck
@@ -58,15 +60,15 @@ class ServerClient(Closable):
         """The latest `versions` of the model are not to be lost: their last reliable holder hands them over."""
         self._inner.retain(model, versions, timeout)
 
-    def pin(self, model: str, version: int, timeout: float = _core.join_timeout) -> None:
+    def pin(self, model: str, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Retains one version until it is released."""
         self._inner.pin(model, _number(version), timeout)
 
-    def release(self, model: str, version: int, timeout: float = _core.join_timeout) -> None:
+    def release(self, model: str, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Ends a `pin`."""
         self._inner.release(model, _number(version), timeout)
 
-    def roll_back_to(self, model: str, version: int, timeout: float = _core.join_timeout) -> None:
+    def roll_back_to(self, model: str, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Withdraws every later version, as `Publisher.roll_back_to`; while no trainer publishes."""
         self._inner.roll_back_to(model, _number(version), timeout)
 

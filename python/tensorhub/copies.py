@@ -15,6 +15,7 @@ from tensorhub.workers import Options, TensorView, _dtype_name, _given, _selecto
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import SupportsIndex
 
     from typing_extensions import Unpack
 
@@ -54,9 +55,9 @@ class SharedCopy(_Worker):
 
     def update(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
     ) -> UpdateReport:
@@ -74,9 +75,9 @@ class SharedCopy(_Worker):
 
     def wait(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
     ) -> int:
         """Waits until such a version can be read, and returns its number; reads nothing."""
@@ -148,9 +149,9 @@ class AttachedCopy(Closable):
 
     def hold(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
     ) -> HeldCopy:
         """Begins to hold what is live, as soon as it is what is asked for.

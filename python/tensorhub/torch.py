@@ -27,10 +27,11 @@ import torch
 from tensorhub import _core, workers
 from tensorhub.errors import InvalidArgument, NotFound
 from tensorhub.lifetime import InWithBlock
-from tensorhub.workers import Options, Subscriber, Update
+from tensorhub.workers import Options, Subscriber, Update, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from typing import SupportsIndex
 
     from typing_extensions import Unpack
 
@@ -61,7 +62,7 @@ class ArenaPublisher(InWithBlock):
         for name, dtype, shape in layout or ():
             self._declare(name, dtype, shape)
 
-    def begin(self, version: int, timeout: float = _core.drain_timeout) -> None:
+    def begin(self, version: SupportsIndex, timeout: float = _core.drain_timeout) -> None:
         """Lets those that wait for `version` read what is put from now on. Waits for a layout, if none is known."""
         if self._waiting is None:
             self._publisher.begin(version, timeout)
@@ -87,7 +88,7 @@ class ArenaPublisher(InWithBlock):
             )
         self._publisher.put(name, tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
 
-    def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
+    def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
         if self._waiting is not None:
             if not self._waiting:
@@ -162,9 +163,9 @@ class Receiver(InWithBlock):
 
     def receive(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
     ) -> list[UpdateReport]:
         """Receives a version, as `Subscriber.update`; a report for each shard.
@@ -176,9 +177,9 @@ class Receiver(InWithBlock):
 
     def arriving(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
     ) -> Iterator[tuple[str, torch.Tensor]]:
         """Receives a version, and gives each tensor as soon as it is here, while others are on their way.
@@ -187,7 +188,7 @@ class Receiver(InWithBlock):
         given up, leaves what was there; the tensors that were given are then no version. They must not be written, and
         stay as they are until the next `receive` or `arriving`.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + seconds_of(timeout)
         with self._running(version, at_least, timeout) as running:
             for update in running:
                 for name, tensor in update.tensors(timeout=deadline - time.monotonic()):
@@ -208,8 +209,10 @@ class Receiver(InWithBlock):
             each.close()
 
     @contextlib.contextmanager
-    def _running(self, version: int | None, at_least: int | None, timeout: float) -> Iterator[list[Update]]:
-        deadline = time.monotonic() + timeout
+    def _running(
+        self, version: SupportsIndex | None, at_least: SupportsIndex | None, timeout: float
+    ) -> Iterator[list[Update]]:
+        deadline = time.monotonic() + seconds_of(timeout)
         if not self._shards:
             self._learn_layout(deadline)
         running = [

@@ -17,6 +17,7 @@ import contextlib
 import difflib
 import functools
 import logging
+import math
 import operator
 import os
 import secrets
@@ -24,7 +25,7 @@ import socket
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypedDict
 
 from tensorhub import _core
 from tensorhub.autograd import WrittenTensors
@@ -197,7 +198,7 @@ def _update_report(told: dict[str, Any]) -> UpdateReport:
     return UpdateReport(**told, sources=sources)
 
 
-def _number(version: int, argument: str = "version") -> int:
+def _number(version: SupportsIndex, argument: str = "version") -> int:
     """A version as the core takes it, whose own refusal names neither the argument nor what is wrong."""
     try:
         number = operator.index(version)
@@ -208,7 +209,19 @@ def _number(version: int, argument: str = "version") -> int:
     return number
 
 
-def _selector(version: int | None, at_least: int | None) -> tuple[str, int]:
+def seconds_of(timeout: float) -> float:
+    """A time-out that is reckoned with here, refused as the core refuses it."""
+    try:
+        is_number = not math.isnan(timeout)
+    except (TypeError, OverflowError):
+        why = "a time-out is no number of seconds: give one; float('inf') waits for a year"
+        raise TypeError(why) from None
+    if not is_number:
+        raise InvalidArgument("the time-out is no number of seconds")
+    return float(timeout)
+
+
+def _selector(version: SupportsIndex | None, at_least: SupportsIndex | None) -> tuple[str, int]:
     if version is not None and at_least is not None:
         raise TypeError("give version or at_least, not both")
     if version is not None:
@@ -279,11 +292,11 @@ class _Member(Closable):
         """The latest `versions` of this model are not to be lost: their last reliable holder hands them over."""
         self._inner.retain(versions, timeout)
 
-    def pin(self, version: int, timeout: float = _core.join_timeout) -> None:
+    def pin(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Retains one version until it is released."""
         self._inner.pin(_number(version), timeout)
 
-    def release(self, version: int, timeout: float = _core.join_timeout) -> None:
+    def release(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Ends a `pin`."""
         self._inner.release(_number(version), timeout)
 
@@ -391,7 +404,7 @@ class Publisher(_InPlace):
 
     def publish(
         self,
-        version: int,
+        version: SupportsIndex,
         timeout: float = _core.join_timeout,
         *,
         stream: object = None,
@@ -408,19 +421,19 @@ class Publisher(_InPlace):
         if wrong := [name for name in names or () if not isinstance(name, str)]:
             raise TypeError(f"changed= takes the names of tensors, and got {wrong[0]!r}")
         self._check_modules()
-        before = self.held_version
+        before, number = self.held_version, _number(version)
         try:
-            return PublishReport(**self._inner.publish(_number(version), timeout, stream, names))
+            return PublishReport(**self._inner.publish(number, timeout, stream, names))
         except Error:
             raise
         except BaseException:  # Ctrl-C: it may have been published meanwhile
             with contextlib.suppress(Error):
-                if self.held_version == version != before:
+                if self.held_version == number != before:
                     self.unpublish(0)
             raise
 
     def publish_snapshot(
-        self, version: int, stride: int = 1, timeout: float = _core.join_timeout, *, stream: object = None
+        self, version: SupportsIndex, stride: int = 1, timeout: float = _core.join_timeout, *, stream: object = None
     ) -> SnapshotReport:
         """Publishes a copy of the tensors, which may change as soon as this returns; needs no `unpublish`.
 
@@ -433,7 +446,7 @@ class Publisher(_InPlace):
     @contextlib.contextmanager
     def published(
         self,
-        version: int,
+        version: SupportsIndex,
         timeout: float = _core.join_timeout,
         *,
         stream: object = None,
@@ -452,11 +465,14 @@ class Publisher(_InPlace):
         except BaseException as e:
             if not isinstance(e, Exception):
                 drain_timeout = min(drain_timeout, 1.0)
+            try:
+                self._warn_about(version, self.unpublish(drain_timeout))
+            except Error as failure:  # the block's own error says more
+                _logger.warning("%s): version %d could not be unpublished: %s", self._who, version, failure)
             raise
-        finally:
-            self._warn_about(version, self.unpublish(drain_timeout))
+        self._warn_about(version, self.unpublish(drain_timeout))
 
-    def _warn_about(self, version: int, report: UnpublishReport) -> None:
+    def _warn_about(self, version: SupportsIndex, report: UnpublishReport) -> None:
         if report.lost:
             why = "may be lost: it is retained, and no other worker is known to have taken it over"
             _logger.warning("%s): version %d %s", self._who, version, why)
@@ -464,7 +480,7 @@ class Publisher(_InPlace):
             why = "was unpublished by force, when drain_timeout was over: whoever still read it was cut off"
             _logger.warning("%s): version %d %s", self._who, version, why)
 
-    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+    def roll_back_to(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
         self._inner.roll_back_to(_number(version), timeout)
 
@@ -506,7 +522,7 @@ class ArenaPublisher(_Worker):
         """
         self._inner.declare(name, list(shape), _dtype_name(dtype))
 
-    def begin(self, version: int, timeout: float = _core.drain_timeout) -> None:
+    def begin(self, version: SupportsIndex, timeout: float = _core.drain_timeout) -> None:
         """What is put from now on can be read at once, by those that wait for `version` or for a newer one.
 
         What was published before is taken back first. Without this call nothing is shown until `commit`.
@@ -520,11 +536,11 @@ class ArenaPublisher(_Worker):
         """
         self._inner.put(name, tensor)
 
-    def commit(self, version: int, timeout: float = _core.join_timeout) -> PublishReport:
+    def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last `commit`."""
         return PublishReport(**self._inner.commit(_number(version), timeout))
 
-    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+    def roll_back_to(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
         self._inner.roll_back_to(_number(version), timeout)
 
@@ -573,7 +589,21 @@ class Update(Closable):
 
     def progress(self) -> Progress:
         """How far it is."""
-        return Progress(**self._inner.progress())
+        progress = Progress(**self._inner.progress())
+        if progress.done:
+            self.done()
+        return progress
+
+    def __del__(self) -> None:
+        """Torch hears of the tensors also of an update that nobody has seen end."""
+        ended = getattr(self, "_ended", None)
+        if ended is None:
+            return
+        with contextlib.suppress(Exception):  # also at the end of the interpreter
+            if self._inner.done():
+                self._see_end()
+            else:
+                ended(False)
 
     def cancel(self) -> None:
         """It ends soon with `Cancelled`, unless it has just succeeded."""
@@ -599,7 +629,7 @@ class Update(Closable):
         of what is staged, which stay as they are until the next `stage`. The iteration ends when the version is
         complete; if it raises, what it gave before is no version. `timeout` is for all of them.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + seconds_of(timeout)
         arriving = self._inner.tensors(list(names))
         while (next_one := arriving.next(max(0.0, deadline - time.monotonic()))) is not None:
             yield next_one
@@ -628,7 +658,10 @@ class Update(Closable):
             loop.remove_reader(descriptor)
             os.close(descriptor)
         if stopped is not None:
-            raise stopped
+            try:
+                raise stopped
+            finally:
+                del stopped  # its trace leads to this frame
         return _update_report(self._inner.result())
 
 
@@ -683,9 +716,9 @@ class Subscriber(_InPlace):
 
     def update(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
         retry: bool = False,
@@ -704,7 +737,7 @@ class Subscriber(_InPlace):
         if self._mode == "in_place":
             return self._receive(version, at_least, timeout, prefer_local, retry, stream)
         started = time.monotonic()
-        deadline = started + timeout
+        deadline = started + seconds_of(timeout)
         kept = self._inner.kept_report(*_selector(version, at_least), timeout)
         if kept is not None:
             return _update_report(kept)
@@ -719,9 +752,9 @@ class Subscriber(_InPlace):
 
     def stage(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
         retry: bool = False,
@@ -738,9 +771,9 @@ class Subscriber(_InPlace):
 
     def update_async(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
         stream: object = None,
@@ -750,18 +783,25 @@ class Subscriber(_InPlace):
             raise _wrong_mode("update_async", "in_place (in others: stage_async, then install)")
         which = _selector(version, at_least)
         self._check_modules()
-        ended = self._begin_to_write()
-        return Update(self._inner.receive_async(*which, timeout, prefer_local, stream), ended)
+        ended, may_write = self._begin_to_write(), self._may_write(*which)
+        update = Update(self._inner.receive_async(*which, timeout, prefer_local, stream), ended)
+        if may_write:  # nobody may ever ask this object how it has ended
+            self._written.tell_torch()
+        return update
 
     def stage_async(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
         prefer_local: bool = False,
     ) -> Update:
-        """Modes `staged` and `double_buffered`: begins a `stage` and returns; it can be awaited."""
+        """Modes `staged` and `double_buffered`: begins a `stage` and returns; it can be awaited.
+
+        The first one allocates the memory of the stage before it returns, which takes a while for large models; in an
+        event loop call `join` before, in a thread, or make the first `stage` there.
+        """
         self._refuse_in_place("stage_async")
         which = _selector(version, at_least)
         self._check_modules()
@@ -778,9 +818,9 @@ class Subscriber(_InPlace):
 
     def wait(
         self,
-        version: int | None = None,
+        version: SupportsIndex | None = None,
         *,
-        at_least: int | None = None,
+        at_least: SupportsIndex | None = None,
         timeout: float = _core.update_timeout,
     ) -> int:
         """Waits until such a version can be read, and returns its number; reads nothing."""
@@ -792,8 +832,8 @@ class Subscriber(_InPlace):
 
     def _receive(
         self,
-        version: int | None,
-        at_least: int | None,
+        version: SupportsIndex | None,
+        at_least: SupportsIndex | None,
         timeout: float,
         prefer_local: bool,
         retry: bool,
@@ -810,8 +850,21 @@ class Subscriber(_InPlace):
         finally:
             ended(kept)
 
+    def _may_write(self, kind: str, number: int) -> bool:
+        """Whether an update is likely to write: as far as this process knows, something else is held than it takes."""
+        if not self._written:
+            return False
+        held = self._inner.held_version
+        if held == 0:
+            return True
+        if kind == "exactly":
+            return number != held
+        return number > held if kind == "at_least" else self._inner.newer() > held
+
     def _install(self, timeout: float, retry: bool, stream: object) -> dict[str, Any]:
-        ended, kept = self._begin_to_write(), False
+        if self._written and not self._inner.staged_version:
+            return self._inner.install(timeout, retry, stream)  # has nothing to write, and says so
+        ended, kept = self._begin_to_write(), None
         try:
             told = self._inner.install(timeout, retry, stream)
             kept = told["kept"]
@@ -860,7 +913,7 @@ class Seeder(_Member):
         """What went wrong last; empty: nothing so far."""
         return self._inner.last_failure
 
-    def wait(self, version: int, timeout: float = _core.update_timeout) -> int:
+    def wait(self, version: SupportsIndex, timeout: float = _core.update_timeout) -> int:
         """Waits until it holds `version` or a later one."""
         return self._inner.wait(_number(version), timeout)
 

@@ -330,6 +330,25 @@ def test_cancelling_the_task_cancels_the_update(server: th.ReferenceServer) -> N
         rollout.update(5, timeout=0.1)
 
 
+def test_a_cancelled_task_leaves_no_cycle(server: th.ReferenceServer) -> None:
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(asking.update_async(5))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asking = subscriber(server)
+    asyncio.run(cancelled())
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(cancelled())
+        assert not [each for each in gc.get_objects() if isinstance(each, th.Update)]
+    finally:
+        gc.enable()
+
+
 def test_progress_of_a_running_update(server: th.ReferenceServer) -> None:
     trainer, rollout = publisher(server), subscriber(server)
     running = rollout.update_async(1)

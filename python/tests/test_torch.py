@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import select
+import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +120,10 @@ def test_the_memory_of_a_parameter_is_kept(server: th.ReferenceServer) -> None:
         assert torch.equal(target, shown)
 
 
-@pytest.mark.parametrize("how", ["update", "update_async", "await", "arriving", "install"])
+@pytest.mark.parametrize(
+    "how",
+    ["update", "update_async", "await", "arriving", "install", "progress", "descriptor", "some tensors", "dropped"],
+)
 def test_weights_that_were_updated_between_forward_and_backward_are_refused_by_torch(
     server: th.ReferenceServer, how: str
 ) -> None:
@@ -127,6 +133,8 @@ def test_weights_that_were_updated_between_forward_and_backward_are_refused_by_t
         trainer.add_all(source)
         rollout.add_all(target)
 
+        kept: list[th.Update] = []
+
         def update() -> None:
             if how == "update_async":
                 rollout.update_async().wait()
@@ -134,6 +142,19 @@ def test_weights_that_were_updated_between_forward_and_backward_are_refused_by_t
                 asyncio.run(awaited(rollout))
             elif how == "arriving":
                 list(rollout.update_async().tensors())
+            elif how == "progress":
+                kept.append(rollout.update_async())
+                while not kept[-1].progress().done:
+                    time.sleep(0.01)
+            elif how == "descriptor":
+                kept.append(rollout.update_async())
+                select.select([kept[-1]], [], [], 20)
+            elif how == "some tensors":
+                kept.append(rollout.update_async())
+                next(kept[-1].tensors())
+                select.select([kept[-1]], [], [], 20)
+            elif how == "dropped":
+                select.select([rollout.update_async()], [], [], 20)
             else:
                 rollout.update()
 
@@ -379,3 +400,13 @@ def test_a_receiver_of_a_model_that_is_not_there_says_so(server: th.ReferenceSer
     with pytest.raises(th.NotFound, match="no version of model 'm'"):
         receiver.receive(timeout=0.3)
     receiver.close()
+
+
+@pytest.mark.parametrize("seconds", [None, "3", float("nan")])
+@pytest.mark.parametrize("call", ["receive", "arriving"])
+def test_a_receivers_times_are_numbers(server: th.ReferenceServer, call: str, seconds: Any) -> None:
+    with (
+        Receiver(server, "policy", "rollout-0") as receiver,
+        pytest.raises((TypeError, th.InvalidArgument), match="time-out is no number of seconds"),
+    ):
+        list(getattr(receiver, call)(timeout=seconds))

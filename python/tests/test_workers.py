@@ -113,6 +113,22 @@ def test_the_end_of_published_warns_of_what_was_lost_or_forced(caplog: pytest.Lo
         assert any("version 3 was unpublished by force" in each.getMessage() for each in caplog.records)
 
 
+def test_an_error_in_a_with_block_is_not_replaced_by_that_of_its_end(
+    server: th.ReferenceServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = th.Publisher(server, "policy", "trainer-0")
+    trainer.add_all(tensors(1))
+
+    def fail() -> None:
+        with trainer.published(1):
+            trainer.close()
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError, match="of the block"):
+        fail()
+    assert "version 1 could not be unpublished" in caplog.text
+
+
 def test_a_rollout_is_a_source(pair: Pair, server: th.ReferenceServer) -> None:
     source = tensors(2)
     trainer, rollout = pair(source, zeros(source))
@@ -621,6 +637,19 @@ def test_times_that_are_none_are_refused(server: th.ReferenceServer, seconds: fl
         th.ServerClient(server, server_timeout=seconds)
     with pytest.raises(th.InvalidArgument, match="option worker_timeout is"):
         th.ReferenceServer(worker_timeout=seconds)
+
+
+@pytest.mark.parametrize("seconds", [None, "3", float("nan")])
+@pytest.mark.parametrize("call", ["tensors", "staged"])
+def test_times_that_are_reckoned_with_are_refused_if_they_are_none(pair: Pair, call: str, seconds: Any) -> None:
+    _, rollout = pair(tensors(1), tensors(2), mode="in_place" if call == "tensors" else "staged")
+    refused = pytest.raises((TypeError, th.InvalidArgument), match="time-out is no number of seconds")
+    if call == "staged":
+        with refused:
+            rollout.update(timeout=seconds)
+        return
+    with rollout.update_async() as update, refused:
+        list(update.tensors(timeout=seconds))
 
 
 @pytest.mark.parametrize("call", ["update", "commit"])
