@@ -145,8 +145,8 @@ class update {
   }
   /// Of an update that runs still: its error `timed_out`.
   [[nodiscard]] nb::dict result() const { return told(running_.use()->handle.wait(milliseconds{0})); }
-  /// Others may wait for it still, or hold its tensors. A signal whose handler raises ends the call, which can
-  /// be repeated.
+  /// Others may wait for it still, or hold its tensors. A signal whose handler raises ends the call, which
+  /// can be repeated.
   void close() {
     if (running_.is_usable()) end(running_.use()->handle);
     running_.drop();
