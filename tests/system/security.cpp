@@ -237,6 +237,25 @@ TEST_CASE("security: of a list of servers that was tried whole, the one that ref
   }
 }
 
+TEST_CASE("security: after a refusal by a whole list of servers, later calls try all of them again") {
+  secured_server door;
+  auto options = who({}, "rollout-0");
+  options.server_timeout = 400ms;
+  std::string third;
+  {
+    const hub::reference_server found_a_port;
+    third = found_a_port.address();
+  }
+  options.server = door.server->address() + ",tcp://127.0.0.1:1," + third;
+  options.join_timeout = 25s;
+  rollout first{options, 100};  // without keys
+  CHECK(code_of([&] { first.worker.join(); }) == errc::protocol_mismatch);
+  const hub::reference_server plain{{.address = third}};
+  options.replica = "rollout-1";
+  rollout second{options, 100};  // over the same connection, while the first one lives
+  CHECK(code_of([&] { second.worker.join(); }) == errc::ok);
+}
+
 TEST_CASE("security: of a list of servers, one that refuses does not keep a worker from the next") {
   secured_server door;
   secured_server closed;

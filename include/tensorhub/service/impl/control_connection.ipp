@@ -168,7 +168,12 @@ class control_connection::loop {
     is_refused_ = false;
     connects_again_ = time_point::never();
     seen_.tried[current_] = true;
-    if (give_up_if_refused()) return false;
+    if (give_up_if_refused()) {
+      const std::lock_guard stays{mutex_};
+      told_.wanted = current_;
+      return false;
+    }
+    seen_.has_begun = false;
     current_ = next;
     address_ = addresses_[current_];
     try {
@@ -233,8 +238,10 @@ class control_connection::loop {
     while (const auto event = handshakes_.next()) {
       if ((event->kind & (attempts | ZMQ_EVENT_CONNECT_RETRIED)) != 0) {
         note_attempt((event->kind & attempts) != 0);
+        seen_.has_begun = seen_.has_begun || (event->kind & begins) != 0;
         continue;
       }
+      if (!seen_.has_begun) continue;  // of the server that was left
       const auto security = security_ ? std::optional{for_server(*security_, current_)} : std::nullopt;
       detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
       {
@@ -354,7 +361,8 @@ class control_connection::loop {
   static constexpr duration first_patience = std::chrono::seconds{2};
   static constexpr duration most_patience = std::chrono::seconds{30};
   /// Of these ZeroMQ says nothing where the name of a host cannot be resolved.
-  static constexpr int attempts = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CLOSED;
+  static constexpr int begins = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CONNECT_DELAYED;
+  static constexpr int attempts = begins | ZMQ_EVENT_CLOSED;
 
   const std::string servers_;
   const std::vector<std::string> addresses_;  ///< of servers that may take over from each other
@@ -376,6 +384,7 @@ class control_connection::loop {
   struct {
     bool has_answered = false;  ///< some server, once
     bool has_address = false;   ///< ZeroMQ has had one since its last pause
+    bool has_begun = false;     ///< to connect to `address_`
     std::vector<bool> tried{};  ///< by address: it has refused, or was silent for `server_timeout`
     messages::status refusal{};
   } seen_;
