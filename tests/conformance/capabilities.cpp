@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 #include <tensorhub/concepts/guarded_transport.hpp>
+#include <tensorhub/concepts/telling_transport.hpp>
 #include <tensorhub/testing/memory_transport.hpp>
 #include <tensorhub/transfer/first_of.hpp>
 #include <tensorhub/transports/same_host.hpp>
@@ -110,4 +111,8 @@ TEST_CASE("capabilities: a transport without them is one too") {
   static_assert(!guarded_transport<testing::transport_archetype>);
   static_assert(guarded_transport<first_of<testing::transport_archetype, transports::tcp>>);
   static_assert(!guarded_transport<first_of<testing::transport_archetype>>);
+#ifdef TENSORHUB_HAS_TLS
+  static_assert(telling_transport<first_of<transports::tcp, transports::tls>>);
+#endif
+  static_assert(!telling_transport<first_of<transports::tcp>>);
 }
