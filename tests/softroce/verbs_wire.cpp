@@ -57,6 +57,7 @@ conformance_subject<verbs> across_the_wire(verbs::options options, std::size_t r
     return std::make_unique<verbs>(options, self);
   };
   subject.stall = [](verbs&) { set_wire(false); };
+  subject.stalls_all = true;
   return subject;
 }
 

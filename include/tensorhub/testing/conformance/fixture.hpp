@@ -44,6 +44,7 @@ struct conformance_subject {
   /// Stops a process, which then answers nothing (SIGSTOP) until it is destroyed. Empty: the rule for silent
   /// peers does not apply. `make` should then set a short peer time-out.
   std::function<void(T&)> stall{};
+  bool stalls_all = false;  ///< so do all other sources then: the network is cut
   /// Makes the memory that rules register: at a source for its peers, or as the target of reads. Empty: host
   /// memory (for sources also memory with a file, if the transport uses files). `device_bytes.hpp` has
   /// another.
@@ -123,6 +124,7 @@ class conformance_fixture {
     victim.transport.reset();
   }
   [[nodiscard]] bool can_stall() const noexcept { return static_cast<bool>(subject_.stall); }
+  [[nodiscard]] bool can_stall_one() const noexcept { return can_stall() && !subject_.stalls_all; }
   void stall(process& victim) { subject_.stall(*victim.transport); }
 
   [[nodiscard]] const conformance_options& options() const noexcept { return options_; }

@@ -113,7 +113,7 @@ std::vector<std::string> lost_source_spares_others(conformance_fixture<T>& fixtu
     require_spared(fixture, found, "a source died", round,
                    [&](shared_queue_scene<T>& scene) { fixture.kill(scene.source); });
   }
-  if (fixture.can_stall()) {
+  if (fixture.can_stall_one()) {
     require_spared(fixture, found, "a source is silent", 0,
                    [&](shared_queue_scene<T>& scene) { fixture.stall(scene.source); });
   }
