@@ -88,8 +88,8 @@ struct source_choice {
 // |                             |               | noexcept; an index is inside the candidates; no           |
 // |                             |               | candidates: no index. A candidate without credit is       |
 // |                             |               | chosen only with `displace`. A reader without a source    |
-// |                             |               | gets the only candidate, if that has every chunk and a    |
-// |                             |               | credit                                                    |
+// |                             |               | gets the only candidate, if that is the publisher and has |
+// |                             |               | every chunk and a credit                                  |
 //
 // (Laid out by hand: clang-format 14 cannot lay out requires-expressions.)
 // clang-format off

@@ -138,8 +138,8 @@ struct scheduler_rules {
     return seen;
   }
 
-  /// "A reader without a source gets the only candidate, if that has every chunk and a credit": nobody would
-  /// ask again, since nothing changes.
+  /// "A reader without a source gets the only candidate, if that is the publisher and has every chunk and a
+  /// credit": nobody would ask again, since nothing changes.
   static violations the_only_one_is_chosen(const Make& make) {
     violations seen;
     for (std::uint64_t history = 0; history < histories; ++history) {
@@ -153,10 +153,11 @@ struct scheduler_rules {
         call.query.sources_held = call.query.sources_nearby = 0;
         call.query.served_on_host = false;
         call.candidates.resize(1);
+        call.candidates.front().publisher = true;
         call.candidates.front().leases = 0;
         call.candidates.front().chunks_held = call.candidates.front().chunks;
         seen.require(policy.choose(call.query, call.candidates).index.has_value(),
-                     "the only candidate has everything and no reader, and the reader waits (seed " +
+                     "the publisher is the only candidate and has no reader, and the reader waits (seed " +
                          std::to_string(seed) + ")");
       }
     }
