@@ -51,10 +51,11 @@ namespace system_tests {
   throw std::runtime_error("no free port");
 }
 
-/// What is there, over HTTP; empty if nobody answers.
-[[nodiscard]] inline std::string got_from(const std::string& url) {
-  const std::unique_ptr<CURL, void (*)(CURL*)> curl{curl_easy_init(), &curl_easy_cleanup};
-  std::string answer;
+using curl_request = std::unique_ptr<CURL, void (*)(CURL*)>;
+
+/// A request over HTTP, not sent yet. Borrows `answer`, to which its answer is appended.
+[[nodiscard]] inline curl_request request_to(const std::string& url, std::string& answer) {
+  curl_request curl{curl_easy_init(), &curl_easy_cleanup};
   curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
   curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
   curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, 20'000L);
@@ -65,6 +66,13 @@ namespace system_tests {
         static_cast<std::string*>(to)->append(bytes, size * count);
         return size * count;
       });
+  return curl;
+}
+
+/// What is there, over HTTP; empty if nobody answers.
+[[nodiscard]] inline std::string got_from(const std::string& url) {
+  std::string answer;
+  const curl_request curl = request_to(url, answer);
   return curl_easy_perform(curl.get()) == CURLE_OK ? answer : std::string{};
 }
 
@@ -141,23 +149,12 @@ class etcd_member {
   /// One request of an administrator, and its answer; throws unless etcd has carried it out. `token`: once
   /// passwords are asked for.
   std::string order(const std::string& path, const std::string& body, const std::string& token = {}) const {
-    const std::unique_ptr<CURL, void (*)(CURL*)> curl{curl_easy_init(), &curl_easy_cleanup};
+    std::string answer;
+    const curl_request curl = request_to(url_ + path, answer);
     const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers{
         curl_slist_append(nullptr, ("Authorization: " + token).c_str()), &curl_slist_free_all};
-    const std::string url = url_ + path;
-    std::string answer;
-    curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-    curl_easy_setopt(curl.get(), CURLOPT_PROXY, "");
-    curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT_MS, 20'000L);
     curl_easy_setopt(curl.get(), CURLOPT_POSTFIELDS, body.c_str());
     if (!token.empty()) curl_easy_setopt(curl.get(), CURLOPT_HTTPHEADER, headers.get());
-    curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &answer);
-    curl_easy_setopt(
-        curl.get(), CURLOPT_WRITEFUNCTION,
-        +[](char* bytes, std::size_t size, std::size_t count, void* to) -> std::size_t {
-          static_cast<std::string*>(to)->append(bytes, size * count);
-          return size * count;
-        });
     long status = 0;
     const CURLcode done = curl_easy_perform(curl.get());
     curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);

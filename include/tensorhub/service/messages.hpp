@@ -284,7 +284,7 @@ struct sources_request {
   lease_id lease{};                 ///< one_failed: of that source
   errc reason = errc::source_lost;  ///< one_failed: why
   std::string detail{};
-  std::optional<std::uint64_t> chunk{};  ///< one_failed: while reading this one
+  std::optional<std::uint64_t> chunk{};  ///< one_failed: the one that failed, if the fault is of one
 };
 struct lease_released_request {
   lease_id lease{};

@@ -35,7 +35,7 @@ class far_window {
         chunk_bytes_{chunk_bytes},
         product_{std::max(most_chunks / 4, fewest_at_first) * chunk_bytes / products} {}
 
-  /// A chunk has arrived.
+  /// A chunk has arrived, and the round trip is known to be this one.
   void arrived(std::uint64_t bytes, time_point now, duration round_trip) {
     const duration span = std::max(round_trip, shortest_span);
     total_ += bytes;

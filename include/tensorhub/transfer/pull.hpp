@@ -133,7 +133,7 @@ class pull {
   /// This lane is about to do something that may take long, and will not see its reads end before it asks for
   /// a task again.
   void leave_reads(lane_id lane);
-  /// It is at it.
+  /// The lane has said so, and has not asked for a task since.
   [[nodiscard]] bool is_away(lane_id lane) const noexcept {
     return lane < lanes_.size() && lanes_[lane].is_away;
   }

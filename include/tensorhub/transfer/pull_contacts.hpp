@@ -79,8 +79,8 @@ class pull_contacts {
     duration tried{};  ///< time spent on failed attempts
   };
   struct lane_record {
-    std::uint64_t seen = 0;  ///< `changes()` when there was nothing to try
-    bool is_trying = false;
+    std::uint64_t seen = 0;   ///< `changes()` when there was nothing to try
+    bool is_trying = false;   ///< an attempt of this lane runs
     std::vector<bool> met{};  ///< by source: this lane has a channel to it, or will never have one
   };
 

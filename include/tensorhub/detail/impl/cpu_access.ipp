@@ -22,7 +22,7 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
   return count == 2 || (count < 0 && errno != EFAULT);
 }
 
-/// As the kernel lists the process's memory: it cannot copy all that a store reaches.
+/// As the kernel lists the process's memory. (A store may reach memory from which the kernel cannot copy.)
 [[nodiscard]] TENSORHUB_DECL bool is_mapped_writable(const std::byte* at) noexcept {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> maps{
       std::fopen("/proc/thread-self/maps", "re"), [](std::FILE* file) { return std::fclose(file); }};

@@ -35,15 +35,12 @@ class reader_moves {
       if (assignments_.grow(*operation, *reader, member->excluded, nullptr, id)) leases_.tell_taken_back(old);
       return;
     }
-    const auto chosen = choosing_.choose(assignments_.asker_of(*operation, old.shard, reader),
-                                         {.excluded = member->excluded,
-                                          .without = &source,
-                                          .crosses = may_cross_again(old, reader, *operation->replica)});
-    if (chosen.source == nullptr) return;
+    worker_state* const next = source_instead(source, old, *operation, *member, reader);
+    if (next == nullptr) return;
     leases_.move_to(core_.leases.at(id), lease_stage::moving);
     leases_.forget_upstream(*reader);
     const lease_state& lease =
-        leases_.grant(*chosen.source, *operation, {.shard = old.shard, .reader = reader, .upstream = true});
+        leases_.grant(*next, *operation, {.shard = old.shard, .reader = reader, .upstream = true});
     leases_.push_source(*operation, lease, *reader, id);
   }
 
@@ -85,22 +82,25 @@ class reader_moves {
                      member_state& member, worker_state* reader) {
     if (member.lease != old.id) return;
     leases_.move_to(core_.leases.at(old.id), lease_stage::moving);
-    const auto chosen = choosing_.choose(assignments_.asker_of(operation, old.shard, reader),
-                                         {.excluded = member.excluded,
-                                          .without = &source,
-                                          .crosses = may_cross_again(old, reader, *operation.replica)});
-    if (chosen.source == nullptr) return leases_.move_to(core_.leases.at(old.id), lease_stage::reserved);
+    worker_state* const next = source_instead(source, old, operation, member, reader);
+    if (next == nullptr) return leases_.move_to(core_.leases.at(old.id), lease_stage::reserved);
     member.lease = leases_
-                       .grant(*chosen.source, operation,
+                       .grant(*next, operation,
                               {.shard = old.shard, .reader = reader, .reserved = true, .upstream = true})
                        .id;
     leases_.end(old.id, &drain_state::moved);
   }
 
-  /// The reader of a crossing lease that moves: the seed stays the seed, and another one costs no more there.
-  [[nodiscard]] static bool may_cross_again(const lease_state& old, const worker_state* reader,
-                                            const replica_state& replica) noexcept {
-    return old.seeds || (old.crossing && leases::is_no_seed(reader, replica));
+  /// Null: there is none. The seed of a datacenter that moves stays the seed, and another one that crosses
+  /// costs no more there.
+  [[nodiscard]] worker_state* source_instead(const worker_state& source, const lease_state& old,
+                                             const operation_state& operation, const member_state& member,
+                                             worker_state* reader) {
+    const bool crosses = old.seeds || (old.crossing && leases::is_no_seed(reader, *operation.replica));
+    return choosing_
+        .choose(assignments_.asker_of(operation, old.shard, reader),
+                {.excluded = member.excluded, .without = &source, .crosses = crosses})
+        .source;
   }
 
   core& core_;

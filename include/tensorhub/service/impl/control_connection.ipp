@@ -382,11 +382,11 @@ class control_connection::loop {
   std::size_t current_ = 0;  ///< index of `address_`; changed by the thread only
   std::string address_;      ///< used by the thread only, like all members below
   struct {
-    bool has_answered = false;  ///< some server, once
-    bool has_address = false;   ///< ZeroMQ has had one since its last pause
-    bool has_begun = false;     ///< to connect to `address_`
-    std::vector<bool> tried{};  ///< by address: it has refused, or was silent for `server_timeout`
-    messages::status refusal{};
+    bool has_answered = false;   ///< some server, once
+    bool has_address = false;    ///< ZeroMQ has had one since its last pause
+    bool has_begun = false;      ///< to connect to `address_`
+    std::vector<bool> tried{};   ///< by address: it has refused, or was silent for `server_timeout`
+    messages::status refusal{};  ///< the latest since all were tried, or since the start
   } seen_;
   /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
   /// heard again: what takes long to send, such as a layout, must arrive at last.

@@ -75,8 +75,8 @@ class operations : public questions {
   /// control block describes the version held before.
   void pull_failed(time_point now, messages::status reason, std::optional<readable_memory> kept);
 
-  /// A source has failed, while it was read or not; the transfer continues with the others, and with sources
-  /// that the server adds.
+  /// A source has failed; the transfer continues with the others, and with sources that the server adds.
+  /// `chunk`: the one that failed, if the fault is of one.
   void source_failed(time_point now, lease_id lease, errc reason, std::string detail,
                      std::optional<std::uint64_t> chunk = std::nullopt);
 

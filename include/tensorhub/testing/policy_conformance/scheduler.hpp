@@ -109,19 +109,13 @@ struct scheduler_rules {
   /// "An index is inside the candidates."
   static violations index_is_inside(const Make& make) {
     violations seen;
-    for (std::uint64_t history = 0; history < histories; ++history) {
-      S policy = make();
-      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
-        scheduler_call call;
-        scheduler_call::fill(call, history * calls_per_history + i);
-        const source_choice choice = policy.choose(call.query, call.candidates);
-        if (choice.index && *choice.index >= call.candidates.size() && !call.candidates.empty()) {
-          seen.add("index " + std::to_string(*choice.index) + " of " +
-                   std::to_string(call.candidates.size()) + " candidates (seed " +
-                   std::to_string(history * calls_per_history + i) + ")");
-        }
+    for_each_call(make, [&](S& policy, const scheduler_call& call, const std::string& which) {
+      const source_choice choice = policy.choose(call.query, call.candidates);
+      if (choice.index && *choice.index >= call.candidates.size() && !call.candidates.empty()) {
+        seen.add("index " + std::to_string(*choice.index) + " of " + std::to_string(call.candidates.size()) +
+                 " candidates" + which);
       }
-    }
+    });
     return seen;
   }
 
@@ -142,25 +136,18 @@ struct scheduler_rules {
   /// credit": nobody would ask again, since nothing changes.
   static violations the_only_one_is_chosen(const Make& make) {
     violations seen;
-    for (std::uint64_t history = 0; history < histories; ++history) {
-      S policy = make();
-      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
-        const std::uint64_t seed = history * calls_per_history + i;
-        scheduler_call call;
-        scheduler_call::fill(call, seed);
-        static_cast<void>(policy.choose(call.query, call.candidates));
-        if (call.candidates.empty()) continue;
-        call.query.sources_held = call.query.sources_nearby = 0;
-        call.query.served_on_host = false;
-        call.candidates.resize(1);
-        call.candidates.front().publisher = true;
-        call.candidates.front().leases = 0;
-        call.candidates.front().chunks_held = call.candidates.front().chunks;
-        seen.require(policy.choose(call.query, call.candidates).index.has_value(),
-                     "the publisher is the only candidate and has no reader, and the reader waits (seed " +
-                         std::to_string(seed) + ")");
-      }
-    }
+    for_each_call(make, [&](S& policy, scheduler_call& call, const std::string& which) {
+      static_cast<void>(policy.choose(call.query, call.candidates));
+      if (call.candidates.empty()) return;
+      call.query.sources_held = call.query.sources_nearby = 0;
+      call.query.served_on_host = false;
+      call.candidates.resize(1);
+      call.candidates.front().publisher = true;
+      call.candidates.front().leases = 0;
+      call.candidates.front().chunks_held = call.candidates.front().chunks;
+      seen.require(policy.choose(call.query, call.candidates).index.has_value(),
+                   "the publisher is the only candidate and has no reader, and the reader waits" + which);
+    });
     return seen;
   }
 
@@ -253,6 +240,20 @@ struct scheduler_rules {
   }
 
  private:
+  /// Calls `visit(policy, call, which)`; `which` names the call in a sentence.
+  template <typename Visitor>
+  static void for_each_call(const Make& make, Visitor&& visit) {
+    for (std::uint64_t history = 0; history < histories; ++history) {
+      S policy = make();
+      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
+        const std::uint64_t seed = history * calls_per_history + i;
+        scheduler_call call;
+        scheduler_call::fill(call, seed);
+        visit(policy, call, " (seed " + std::to_string(seed) + ")");
+      }
+    }
+  }
+
   /// The seeds of the calls for which `holds` is false. `chosen` is null if there is no choice; another rule
   /// checks that an index is inside the candidates.
   template <typename Holds>
