@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -17,13 +18,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/libfabric.hpp>
 #include <thread>
 #include <vector>
 
+#include "shm_files.hpp"
 #include "source_process.hpp"
 #include "support/calls.hpp"
 
@@ -77,12 +78,7 @@ class fabric_source {
   }
   void end() {
     process_.end();
-    // Provider shm's queues are files, which nobody removes when their process is killed.
-    const std::string mine = std::to_string(process_.id()) + ":";
-    std::error_code ignored;
-    for (const auto& each : std::filesystem::directory_iterator{"/dev/shm", ignored}) {
-      if (each.path().filename().string().starts_with(mine)) std::filesystem::remove(each.path(), ignored);
-    }
+    shm_files::remove(process_.id());
   }
 
  private:
@@ -169,6 +165,30 @@ TEST_CASE("libfabric: the bytes of another process arrive") {
     CHECK(own.read(source.region) == completion_status::ok);
     CHECK(own.target.data()[4095] == byte_of_source);
   }
+}
+
+// The provider names its queues after the process: a killed one of the same number, or one of another
+// container that shares /dev/shm, has them already.
+TEST_CASE("libfabric: queues of shm whose names are taken are given other names") {
+  const libfabric first{options_of("shm"), source_id};
+  const auto files = shm_files::of(::getpid());
+  const auto number = [](const std::filesystem::path& file) {
+    const std::string name = file.string();
+    return std::stoi(name.substr(name.rfind(':') + 1));
+  };
+  REQUIRE(!files.empty());
+  const auto latest = std::ranges::max_element(files, {}, number);
+  const std::string stem = latest->string().substr(0, latest->string().rfind(':') + 1);
+  std::vector<std::filesystem::path> taken;
+  for (int i = 1; i <= 20; ++i) {
+    std::filesystem::copy_file(*latest, taken.emplace_back(stem + std::to_string(number(*latest) + i)));
+  }
+  const std::string refusal = sentence_of([&] {
+    const libfabric second{options_of("shm"), source_id};
+    CHECK(second.address().text != first.address().text);
+  });
+  CHECK_MESSAGE(refusal.empty(), refusal);
+  for (const auto& file : taken) std::filesystem::remove(file);
 }
 
 // Not over `shm`: a process that is killed while it holds one of the spin locks of shared memory leaves its

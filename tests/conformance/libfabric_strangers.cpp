@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "descriptor_shortage.hpp"
+#include "shm_files.hpp"
 #include "support/child_process.hpp"
 
 namespace {
@@ -171,7 +171,14 @@ class crowd {
     process_.line().tell(order);
     return process_.line().take<std::uint32_t>(120s);
   }
-  void kill() { process_.end(); }
+  void kill() {
+    process_.end();
+    shm_files::remove(process_.id());
+  }
+  crowd() = default;
+  ~crowd() { kill(); }
+  crowd(const crowd&) = delete;
+  crowd& operator=(const crowd&) = delete;
 
  private:
   child_process process_ = child_process::of_test_case(test_case_of_crowd);
@@ -185,14 +192,6 @@ class crowd {
   } catch (const tensorhub::error& e) {
     return e.sentence();
   }
-}
-
-[[nodiscard]] std::size_t shared_memory_files_of_this_process() {
-  const std::string mine = std::to_string(::getpid()) + ":";
-  std::size_t count = 0;
-  for (const auto& each : std::filesystem::directory_iterator{"/dev/shm"})
-    count += each.path().filename().string().starts_with(mine) ? 1 : 0;
-  return count;
 }
 
 }  // namespace
@@ -235,9 +234,9 @@ TEST_CASE("libfabric: connections over shm that have ended count while they are 
   libfabric::options options = options_of("shm");
   options.max_connections = 8;
   const libfabric source{options, source_id};
-  const std::size_t before = shared_memory_files_of_this_process();
+  const std::size_t before = shm_files::of(::getpid()).size();
   CHECK(restless.connect("shm", source.address().text, 24, false) == 8);  // and 16 refused
-  CHECK(shared_memory_files_of_this_process() <= before + 8);
+  CHECK(shm_files::of(::getpid()).size() <= before + 8);
 }
 
 TEST_CASE("libfabric: addressed readers that were killed give way to others, late") {

@@ -62,13 +62,20 @@ TENSORHUB_DECL addressed_endpoint::addressed_endpoint(const provider& chosen, ::
   ::fid_av* vector = nullptr;
   check("no address vector", ::fi_av_open(domain, &wanted, &vector, nullptr));
   peers.reset(vector);
-  ::fid_ep* opened = nullptr;
-  check("no endpoint", ::fi_endpoint(domain, info, &opened, nullptr));
-  endpoint.reset(opened);
-  check("an endpoint takes no address vector", ::fi_ep_bind(opened, &vector->fid, 0));
-  check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq->fid, FI_TRANSMIT | FI_RECV));
-  check("an endpoint cannot be enabled", ::fi_enable(opened));
-  own_address = chosen.address_of(*opened);
+  // Provider shm names endpoints PID:UID:NUMBER, with a new number for each. A process of the same PID may
+  // hold the name: one that was killed, or one in another container that shares /dev/shm.
+  constexpr int names_tried = 1024;
+  int enabled = -FI_EBUSY;
+  for (int i = 0; i < names_tried && enabled == -FI_EBUSY; ++i) {
+    ::fid_ep* opened = nullptr;
+    check("no endpoint", ::fi_endpoint(domain, info, &opened, nullptr));
+    endpoint.reset(opened);
+    check("an endpoint takes no address vector", ::fi_ep_bind(opened, &vector->fid, 0));
+    check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq->fid, FI_TRANSMIT | FI_RECV));
+    enabled = ::fi_enable(opened);
+  }
+  check("an endpoint cannot be enabled", enabled);
+  own_address = chosen.address_of(*endpoint);
 }
 
 TENSORHUB_DECL ::fi_addr_t addressed_endpoint::insert(std::span<const std::byte> address) noexcept {
