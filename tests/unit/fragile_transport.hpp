@@ -94,7 +94,7 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
   [[nodiscard]] endpoint connect(queue& on, const transport_address& where, incarnation peer,
                                  duration timeout, incarnation self = {}) {
     if (on_connect) on_connect(peer, timeout);
-    auto is_ended = std::make_shared<std::atomic<bool>>(false);
+    auto is_ended = std::make_shared<std::atomic<bool>>(peer == always_ends.load());
     {
       const std::lock_guard lock{mutex_};
       connections_.push_back({peer, is_ended});
@@ -114,6 +114,7 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
 
   std::function<void(incarnation, duration)> on_connect{};
   std::function<void(incarnation)> on_close{};
+  std::atomic<incarnation> always_ends{};  ///< new connections to this process have ended, too
 
  private:
   std::atomic<std::size_t> wakes_ = 0;

@@ -125,6 +125,11 @@ class source_process {
     out.facts.root = {};
     return out;
   }
+  [[nodiscard]] pull_target far_target() {
+    pull_target out = target();
+    out.facts.far = true;
+    return out;
+  }
   /// A source in another datacenter, of whose lease the server says where its segments lie.
   [[nodiscard]] pull_target named_far_target() {
     pull_target out = target();
@@ -880,6 +885,60 @@ TEST_CASE(
     REQUIRE(reader.result());
     CHECK(reader.bytes == second.bytes);
     CHECK(reader.seen.failures.size() == 1);
+  }
+}
+
+/// A reader of a source in another datacenter, in the middle, and what happens then. A second source comes if
+/// the first one is lost.
+struct far_reading {
+  explicit far_reading(std::size_t lanes) : reader{first.shape(), {.lanes = lanes}, 100 * chunk} {
+    reader.on_failure = [&](const source_failure&) { reader.driver->add_source(second.target()); };
+    reader.connections().on_connect = [&](incarnation peer, duration) {
+      connected += peer == incarnation{1};
+    };
+    reader.driver->add_source(first.far_target());
+    reader.start();
+    REQUIRE(reader.gate->wait_until_shut(patience));
+  }
+  void go_on() {
+    reader.gate->open();
+    REQUIRE(reader.result());
+    CHECK(reader.bytes == first.bytes);
+  }
+  source_process<> first{1};
+  source_process<> second{2};
+  std::atomic<std::size_t> connected = 0;  ///< to the first one
+  reader_process<> reader;
+};
+
+TEST_CASE("pull driver: a connection to another datacenter that breaks is made again") {
+  for (const std::size_t lanes : {1u, 2u, 4u}) {
+    CAPTURE(lanes);
+    far_reading far{lanes};
+    far.reader.connections().end({1});
+    far.go_on();
+    CHECK(far.reader.seen.failures.empty());
+    CHECK(far.connected <= 2 * lanes);
+  }
+}
+
+TEST_CASE("pull driver: a far source that dies, or never works again, is lost once") {
+  for (const std::size_t lanes : {1u, 2u, 4u}) {
+    for (const bool dies : {true, false}) {
+      CAPTURE(lanes);
+      CAPTURE(dies);
+      far_reading far{lanes};
+      if (dies)
+        far.first.transport.kill();
+      else
+        far.reader.connections().always_ends = {1};
+      far.reader.connections().end({1});
+      far.go_on();
+      REQUIRE(far.reader.seen.failures.size() == 1);
+      CHECK(far.reader.seen.failures[0].reason == errc::source_lost);
+      CHECK(far.connected > 1);
+      CHECK(far.connected <= 2 * lanes);
+    }
   }
 }
 

@@ -150,18 +150,26 @@ class pull_lane : public lane_thread {
   [[nodiscard]] scratch_range scratch_of(std::size_t channel, pull_task::kind_type kind) const noexcept;
 
  private:
-  /// `stale`: its endpoint was an earlier update's and had ended, so that another one has to be made.
+  /// `stale`: its endpoint has ended, and another one has to be made (`is_made_again`).
   enum class channel_state : std::uint8_t { closed, open, stale };
   struct channel_record {
     source_slot slot = 0;
     channel_id id = 0;
     std::size_t look = 0;
+    bool is_far = false;
     channel_state state = channel_state::closed;  ///< there is an endpoint while it is open
     /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was
     /// last asked.
     time_point reused{};
+    bool has_worked = false;      ///< a read through this endpoint has ended well in this update
     std::size_t outstanding = 0;  ///< reads that have not completed
     [[nodiscard]] bool is_open() const noexcept { return state == channel_state::open; }
+    /// The end of its endpoint is not yet the end of its source: nobody has read through a kept connection for
+    /// long, and a path between datacenters fails now and then, while the source goes on. To drop the source
+    /// would be to read again what has arrived and is not confirmed, through every lane.
+    [[nodiscard]] bool is_made_again() const noexcept {
+      return reused != time_point{} || (is_far && has_worked);
+    }
   };
   /// An endpoint that is not needed any more.
   struct closing_endpoint {
@@ -177,9 +185,9 @@ class pull_lane : public lane_thread {
   [[nodiscard]] next_contact find_contact();
   /// Returns true if the source is to be tried again.
   [[nodiscard]] bool open_channel(const pull_contacts::attempt& attempt, const pull_target& target);
-  /// An earlier update's endpoint has ended, and no read of it will say so.
+  /// An endpoint that is made again has ended, and no read of it will say so.
   [[nodiscard]] bool has_ended_unread(const channel_record& channel) const noexcept;
-  /// Gives back a task of an endpoint that had ended before this update. False: it had not, as far as anybody
+  /// Gives back a task whose endpoint has ended and is made again. False: it has not, as far as anybody
   /// knows.
   [[nodiscard]] bool give_back_stale(channel_record& channel, const pull_task& task,
                                      completion_status status);
@@ -217,6 +225,8 @@ class pull_lane : public lane_thread {
   static constexpr std::size_t tasks_at_once = 8;
   /// The end of a connection is noticed at once; a source that says nothing for longer is lost.
   static constexpr duration soon = std::chrono::milliseconds{500};
+  /// The longest attempt to replace an endpoint: the source may be gone, with its machine.
+  static constexpr duration longest_attempt_again = std::chrono::seconds{2};
 
   pull_driver* driver_;
   lane_id number_;

@@ -173,7 +173,7 @@ TENSORHUB_DECL bool pull_lane::open_channel(const pull_contacts::attempt& attemp
     const connected made = connect(look, target, ends_of(target), driver_->in_time(attempt.patience), true);
     const std::lock_guard lock{driver_->mutex_};
     const channel_id id = driver_->contacts_.made(number_, attempt, made.ordered_read_bytes);
-    channels_.push_back({attempt.slot, id, look, channel_state::open});
+    channels_.push_back({attempt.slot, id, look, target.facts.far, channel_state::open});
     if (made.is_kept) channels_.back().reused = pull_driver::now();
     free_looks_.pop_back();
     driver_->note_path(attempt.slot, path(look));
@@ -188,16 +188,18 @@ TENSORHUB_DECL bool pull_lane::open_channel(const pull_contacts::attempt& attemp
 }
 
 TENSORHUB_DECL bool pull_lane::has_ended_unread(const channel_record& channel) const noexcept {
-  return channel.is_open() && channel.reused != time_point{} && channel.outstanding == 0 &&
-         !usable(channel.look);
+  return channel.is_open() && channel.is_made_again() && channel.outstanding == 0 && !usable(channel.look);
 }
 
 TENSORHUB_DECL bool pull_lane::give_back_stale(channel_record& channel, const pull_task& task,
                                                completion_status status) {
-  const bool ends = status == completion_status::peer_lost || status == completion_status::cut_off;
-  const bool is_stale = channel.reused != time_point{} && ends && pull_driver::now() - channel.reused < soon;
-  if (!is_stale) {
+  const bool is_lost = status == completion_status::peer_lost;
+  const bool was_stale = channel.reused != time_point{} &&
+                         (is_lost || status == completion_status::cut_off) &&
+                         pull_driver::now() - channel.reused < soon;
+  if (!was_stale && !(is_lost && channel.is_far && channel.has_worked)) {
     channel.reused = {};
+    channel.has_worked = channel.has_worked || status == completion_status::ok;
     return false;
   }
   {
@@ -205,6 +207,7 @@ TENSORHUB_DECL bool pull_lane::give_back_stale(channel_record& channel, const pu
     if (driver_->core_.is_lost(channel.slot)) return false;  // the core waits for this read to end
     if (task.kind == pull_task::kind_type::block) block_pending_ = false;
     driver_->core_.not_posted(channel.id, task);
+    driver_->wake_all(this);
   }
   if (channel.outstanding == 0) close_stale(channel);
   return true;
@@ -222,12 +225,13 @@ TENSORHUB_DECL void pull_lane::close_stale(channel_record& channel) {
 TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
   channel.state = channel_state::closed;
   channel.reused = {};
+  channel.has_worked = false;
   pull_target target;
   duration patience{};
   {
     const std::lock_guard lock{driver_->mutex_};
     target = driver_->sources_[channel.slot].target;
-    patience = driver_->contacts_.patience_for(channel.slot);
+    patience = std::min(driver_->contacts_.patience_for(channel.slot), longest_attempt_again);
     driver_->core_.leave_reads(number_);
     if (driver_->core_.is_lost(channel.slot) || driver_->core_.is_idle(channel.slot))
       return free_looks_.push_back(channel.look);
@@ -249,7 +253,7 @@ TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
 
 TENSORHUB_DECL bool pull_lane::may_read(std::size_t channel) const noexcept {
   const channel_record& through = channels_[channel];
-  return through.is_open() && (through.reused == time_point{} || usable(through.look));
+  return through.is_open() && (!through.is_made_again() || usable(through.look));
 }
 
 TENSORHUB_DECL std::span<const pull_lane::read_task> pull_lane::take_tasks(std::size_t channel) {
