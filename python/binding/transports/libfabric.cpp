@@ -13,6 +13,7 @@ tensorhub::worker_policies make(const tensorhub_python::transport_options& given
   if (!given.listen_host.empty()) through.listen_host = given.listen_host;
   through.listen_port = given.listen_port;
   through.advertised_host = given.advertised_host;
+  through.device_memory = !tensorhub_python::module_memory::host_accessible;
   return tensorhub_python::policies_over<tensorhub::transports::libfabric>(given, std::move(through));
 }
 
