@@ -50,12 +50,6 @@ bool waiting_calls::ends_elsewhere() {
   return ending != 0 && ending != this_thread();
 }
 
-void waiting_calls::stay_if_interpreter_ends() {
-  if (!ends_elsewhere()) return;
-  const nb::gil_scoped_release python_ends;
-  for (;;) ::pause();
-}
-
 void waiting_calls::change(int by) {
   counter& all = *present();
   const std::lock_guard lock{all.mutex};

@@ -44,10 +44,7 @@ class waiting_calls {
   /// Made with the interpreter, and destroyed with it.
   class entry {
    public:
-    entry() {
-      stay_if_interpreter_ends();
-      change(1);
-    }
+    entry() { change(1); }
     ~entry() { change(-1); }
     entry(const entry&) = delete;
     entry& operator=(const entry&) = delete;
@@ -71,10 +68,8 @@ class waiting_calls {
   };
   /// True: there are none, while the caller has the interpreter.
   static bool wait_for_none(milliseconds longest);
-  /// The interpreter ends in this thread: every other one stays in its next call.
+  /// The interpreter ends in this thread.
   static void let_interpreter_end();
-  /// Returns in a thread that may go on, else never: it gives the interpreter up, and sleeps.
-  static void stay_if_interpreter_ends();
 
  private:
   static void change(int by);
@@ -94,7 +89,6 @@ class owned {
 
   /// Alive as long as the result, also if it is closed meanwhile.
   [[nodiscard]] std::shared_ptr<Object> use() const {
-    waiting_calls::stay_if_interpreter_ends();
     if (::getpid() != process_)
       throw error(errc::invalid_argument, "this " + kind_ +
                                               " was made before fork(), and its threads do not run in this "

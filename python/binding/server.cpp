@@ -47,6 +47,7 @@ void bind_server(nb::module_& module) {
   bound.def("statistics", &server::statistics);
   bound.def("close", &server::close);
   bound.def_prop_ro("address", &server::address);
+  bound.def("interrupt", [](server&) {});  // no call of it waits
   bound.def_prop_ro("is_closed", &server::is_closed);
 
   module.def(

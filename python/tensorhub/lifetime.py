@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from tensorhub import _core, log
+from tensorhub.errors import Cancelled
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -17,6 +20,34 @@ if TYPE_CHECKING:
 __all__ = ["Closable", "InWithBlock"]
 
 _alive: weakref.WeakSet[Closable] = weakref.WeakSet()
+_ending: int | None = None
+"""The thread in which the interpreter ends."""
+
+
+def _refuse_at_end(what: str) -> NoReturn:
+    if threading.get_ident() != _ending:
+        time.sleep(0.05)  # a thread that repeats its call leaves the interpreter to others
+    raise Cancelled(f"the interpreter ends, and {what}")
+
+
+class _Ended:
+    """What is below an object once the interpreter ends.
+
+    A daemon thread goes on after that, until the interpreter ends it by force, wherever it is. In Python that may be
+    anywhere; within the compiled library the process would end with it. So no call reaches that any more.
+    """
+
+    is_closed = True
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __getattr__(self, call: str) -> NoReturn:
+        _refuse_at_end(f"has closed this {self._kind}")
 
 
 class _CanClose(Protocol):
@@ -45,6 +76,12 @@ class Closable(InWithBlock):
     _closes: ClassVar[int] = 1
     """Its turn when the interpreter ends: updates, then their workers, then servers."""
 
+    def __new__(cls, *_arguments: object, **_options: object) -> Self:
+        """While the interpreter ends, only its own thread makes any."""
+        if _ending not in (None, threading.get_ident()):
+            _refuse_at_end(f"makes no {cls.__name__} any more")
+        return super().__new__(cls)
+
     def __init__(self) -> None:
         self._process = os.getpid()
         log.start()
@@ -72,11 +109,10 @@ class Closable(InWithBlock):
             f"a {name} cannot be copied, or sent to another process: make one there, from what made this one"
         )
 
-    def _interrupt(self) -> None:
-        self._inner.interrupt()
-
 
 def _in_child() -> None:
+    global _ending
+    _ending = None
     _alive.clear()  # they cannot be closed there
     _core.forget_calls()
 
@@ -86,15 +122,20 @@ os.register_at_fork(after_in_child=_in_child)
 
 @atexit.register
 def _close_all() -> None:
-    # Calls in daemon threads come back before the interpreter ends their threads by force; from the next one on these
-    # threads sleep, until the process ends.
+    global _ending
+    _ending = threading.get_ident()
     _core.let_interpreter_end()
+    closing = []
+    for each in sorted(_alive, key=lambda one: one._closes):
+        closing.append(each._inner)
+        each._inner = _Ended(type(each).__name__)
+    # Calls in other threads come back, so that their threads are in Python, or end.
     for _ in range(100):
-        for each in list(_alive):
-            if not each.is_closed:
-                each._interrupt()
+        for inner in closing:
+            if not inner.is_closed:
+                inner.interrupt()
         if _core.wait_for_no_calls(0.05):
             break
-    for each in sorted(_alive, key=lambda one: one._closes):
-        each.close()
+    for inner in closing:
+        inner.close()
     log.stop()

@@ -75,9 +75,6 @@ class ReferenceServer(Closable):
         """Stops serving. Transfers that run go on."""
         self._inner.close()
 
-    def _interrupt(self) -> None:
-        """No call of it waits."""
-
     def __repr__(self) -> str:
         if self._is_of_a_parent:
             return "ReferenceServer(made before fork())"

@@ -600,7 +600,7 @@ class Update(Closable):
         if ended is None:
             return
         with contextlib.suppress(Exception):  # also at the end of the interpreter
-            if self._inner.done():
+            if not self.is_closed and self._inner.done():
                 self._see_end()
             else:
                 ended(False)

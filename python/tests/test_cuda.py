@@ -311,7 +311,7 @@ def test_the_wait_for_a_stream_is_interrupted(driver: ctypes.CDLL, workers: Call
                 arguments = (1,) if call == "publish" else ()
                 calling = pool.submit(getattr(worker, call), *arguments, timeout=60, stream=stream)
                 for _ in range(200):
-                    worker._interrupt()
+                    worker._inner.interrupt()
                     with contextlib.suppress(concurrent.futures.TimeoutError, th.Cancelled):
                         calling.result(timeout=0.05)
                     if calling.done():

@@ -481,6 +481,53 @@ def test_an_interpreter_ends_while_another_thread_waits() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("start", "timeout"),
+    [  # the library ends after the program's own function, and before it
+        ("import tensorhub as th; atexit.register(stop)", 0.2),
+        ("atexit.register(stop); import tensorhub as th", 600),
+    ],
+)
+def test_a_daemon_thread_can_be_joined_while_the_interpreter_ends(start: str, timeout: float) -> None:
+    done = run(
+        f"""
+        import atexit, threading, time
+        import numpy as np
+
+        stopping = threading.Event()
+        lock = threading.Lock()
+
+        def stop():
+            stopping.set()
+            thread.join(20)
+            assert lock.acquire(timeout=1)
+            print("joined:", not thread.is_alive())
+
+        {start}
+        server = th.ReferenceServer()
+        rollout = th.Subscriber(server, "policy", "rollout-0")
+        rollout.add("w", np.zeros(10, dtype=np.float32))
+
+        def receive():
+            while not stopping.is_set():
+                try:
+                    with lock:
+                        rollout.update(5, timeout={timeout})
+                except th.Error:
+                    pass
+            try:
+                th.Subscriber(server, "policy", "rollout-1")
+            except th.Error:
+                pass
+
+        thread = threading.Thread(target=receive, daemon=True)
+        thread.start()
+        time.sleep(0.3)
+        """
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "joined: True\n")
+
+
 # ---- errors and logs
 
 
@@ -641,7 +688,7 @@ def test_an_update_that_runs_on_says_whose_it_is(server: th.ReferenceServer) -> 
             running.wait(0.1)
         assert (late.value.model, late.value.replica) == ("policy", "rollout-0")
         running.close()
-        running._interrupt()  # as the interpreter's end does, which may come at any time
+        running._inner.interrupt()  # as the interpreter's end does, which may come at any time
 
 
 def test_closing_an_update_beside_a_wait(server: th.ReferenceServer) -> None:

@@ -2,7 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <mutex>
+#include <string>
 #include <tensorhub/server.hpp>
+#include <tuple>
+#include <vector>
 
 #include "near_hub.hpp"
 
@@ -46,4 +50,49 @@ TEST_CASE("a hub over first_of refuses a worker of another transport") {
   const errc code = code_of([&] { static_cast<void>(other.worker.update(latest, 3s)); }, &sentence);
   CHECK(code == errc::policy_mismatch);
   CHECK_MESSAGE(contains(sentence, "first_of<same_host,tcp>"), sentence);
+}
+
+TEST_CASE(
+    "a hub over first_of logs the transports that it does without, and that nobody reaches it from "
+    "elsewhere") {
+  near_hub::reference_server server;
+  const tensorhub::transports::tcp taken{{}, tensorhub::incarnation{1}};
+  std::mutex mutex;
+  std::vector<tensorhub::log_line> lines;
+  const auto lines_of = [&](near_hub::subscriber::transport_options through) {
+    auto options = who(server.address(), "rollout-0");
+    options.log = [&](const tensorhub::log_line& line) {
+      const std::lock_guard lock{mutex};
+      lines.push_back(line);
+    };
+    lines.clear();
+    {
+      composed_rollout reader{options, 100, std::move(through)};
+      reader.worker.join();
+      static_cast<void>(comes_true([&] {
+        const std::lock_guard lock{mutex};
+        return !lines.empty();
+      }));
+    }
+    const std::lock_guard lock{mutex};
+    return lines;
+  };
+
+  near_hub::subscriber::transport_options without_tcp;
+  const std::string address = taken.address().text;
+  std::get<1>(without_tcp.members).listen_port =
+      static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
+  auto seen = lines_of(without_tcp);
+  REQUIRE(seen.size() == 1);
+  CHECK(seen[0].level == tensorhub::log_level::warning);
+  CHECK(seen[0].about.code == errc::transport_failed);
+  CHECK_MESSAGE(contains(seen[0].text, "on other machines cannot reach this process: tcp: "), seen[0].text);
+  CHECK_MESSAGE(contains(seen[0].text, "in use"), seen[0].text);
+
+  near_hub::subscriber::transport_options without_same_host;
+  without_same_host.enabled[0] = false;
+  seen = lines_of(without_same_host);
+  REQUIRE(seen.size() == 1);
+  CHECK(seen[0].level == tensorhub::log_level::info);
+  CHECK_MESSAGE(contains(seen[0].text, "does without same_host: not enabled"), seen[0].text);
 }

@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <memory>
@@ -52,6 +54,31 @@ using late_hub = tensorhub::hub<late>;
 }
 
 }  // namespace
+
+TEST_CASE("a server may listen at an IPv6 address, and workers reach it there") {
+  sockaddr_in6 loopback{};
+  loopback.sin6_family = AF_INET6;
+  loopback.sin6_addr = IN6ADDR_LOOPBACK_INIT;
+  const tensorhub::detail::unique_fd socket{::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback) != 0) {
+    std::cout << "SKIPPED: system.late_address: this machine has no IPv6\n";
+    return;
+  }
+  for (const std::string where : {"tcp://[::1]:0", "tcp://[::]:0"}) {
+    CAPTURE(where);
+    hub::reference_server server{{.address = where}};
+    const std::string port = server.address().substr(server.address().rfind(':'));
+    trainer source{who("tcp://[::1]" + port, "trainer-0")};
+    source.publish(1);
+    const bool is_dual = where == "tcp://[::]:0";
+    rollout reader{who((is_dual ? "tcp://127.0.0.1" : "tcp://[::1]") + port, "rollout-0")};
+    CHECK(reader.worker.update(exactly(1), 20s).version == 1);
+  }
+  std::string sentence;
+  CHECK(code_of([] { const hub::reference_server never{{.address = "tcp://localhost:0"}}; }, &sentence) ==
+        errc::transport_failed);
+  CHECK_MESSAGE(contains(sentence, "give a numeric address"), sentence);
+}
 
 TEST_CASE("a worker tells its peers an address that other machines can use, or is refused") {
   using worker = worker_of_both_doors;

@@ -115,6 +115,23 @@ TEST_CASE("catalog: a version that somebody has received is not open") {
   CHECK_FALSE(s.server.ask<messages::status_reply>(s.a, messages::holding_request{held}).result.ok());
 }
 
+TEST_CASE("catalog: nobody tells the publisher of an open version that its bytes have changed") {
+  open_scene s;
+  for (const bool commits : {false, true}) {
+    CAPTURE(commits);
+    const version_number version{commits ? 3u : 2u};
+    REQUIRE(s.open(s.trainer, version).ok());
+    const auto source = s.begun(s.a, s.update(s.a, at_least(version.value))).sources.front();
+    static_cast<void>(s.server.ask<messages::update_reply>(
+        s.a, messages::sources_request{source.operation, messages::sources_wanted::one_failed, source.lease,
+                                       errc::corrupt, "x", std::uint64_t{0}}));
+    if (commits) REQUIRE(s.server.publish(s.trainer, version).ok());
+    s.server.fail(s.a, source, {errc::unavailable, "x"}, false);
+    const auto drain = s.server.unpublish(s.trainer, version);
+    CHECK(s.server.answer<messages::drained_reply>(s.trainer, drain).value().refused.has_value() == commits);
+  }
+}
+
 TEST_CASE("catalog: an open version that is taken back fails its readers, and its number stays free") {
   open_scene s;
   REQUIRE(s.open(s.trainer, 2).ok());

@@ -253,6 +253,26 @@ TEST_CASE("session: unpublish ends when the server says that no reader is left, 
   CHECK_FALSE(worker.core.held().has_value());
 }
 
+TEST_CASE("session: the answer to an unpublish that was forced meanwhile is about the version of before") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(2s));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  worker.core.end_by(worker.in(10s));
+  worker.pass(2s);
+  static_cast<void>(worker.action<session_actions::raise_epoch>());
+  worker.core.all_cut_off(worker.now);
+  CHECK_FALSE(worker.result(ticket).has_value());
+  messages::drained_reply drained{{}, 0, 0, 1};
+  drained.refused = 7;
+  worker.answer(drained);
+  const auto result = worker.result(ticket).value();
+  CHECK(result.forced);
+  CHECK(result.drained.refused == 7);
+  CHECK(result.version == version_number{3});
+}
+
 TEST_CASE("session: where keys are cheap, no earlier reader keeps one after an unpublish") {
   driver worker{[](session_options& how) { how.revokes_cheaply = true; }};
   worker.join();

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 
+#include "tensorhub/detail/machine_id.hpp"
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/catalog/options.hpp"
 
@@ -41,6 +42,9 @@ TEST_CASE("time limits: options that clocks cannot add are brought within a year
   };
   for (milliseconds* each : all(given)) *each = milliseconds::max();
   worker_options longest = validated(given);
+  // Names of hosts are not unique ("localhost").
+  CHECK(longest.location.host.ends_with("/" + tensorhub::detail::machine_id().substr(0, 8)));
+  CHECK(longest.location.host.size() > 9);
   for (const milliseconds* each : all(longest)) CHECK(*each == std::chrono::hours{24 * 365});
   for (milliseconds* each : all(given)) *each = milliseconds::min();
   const worker_options shortest = validated(given);

@@ -1,17 +1,19 @@
 #pragma once
 /// \file telling_transport.hpp
 /// Concept `telling_transport`: a guarded transport that says why it refuses readers, and what has become of
-/// its own certificate.
+/// its own certificate. Concept `composed_transport`: one of several, which says what it does without.
 ///
-/// The concept is optional. A worker writes both into its log: the reason behind the count of refused
-/// connections, and each renewal as a line of its own. An operator reaches no other part of a transport.
+/// The concepts are optional. A worker writes all of that into its log: the reason behind the count of
+/// refused connections, and the others as lines of their own. An operator reaches no other part of a
+/// transport.
 ///
 /// | expression       | type              | means                                                     |
 /// |------------------|-------------------|-----------------------------------------------------------|
 /// | t.refusal_told() | transport_refusal | the latest refused connection for which a reason is known |
 /// | t.renewal_told() | transport_renewal | the latest change of the transport's own certificate      |
+/// | t.unused_told()  | transport_unused  | the transports that are not used in this process          |
 ///
-/// Both may be called from any thread, and wait for no connection and no file.
+/// Each may be called from any thread, and waits for no connection and no file.
 
 #include <concepts>
 #include <cstdint>
@@ -49,7 +51,20 @@ struct transport_renewal {
   }
 };
 
+/// What a composed transport does not use.
+struct transport_unused {
+  std::string why{};        ///< each by its name, with the reason; empty: it uses all
+  bool is_cut_off = false;  ///< no reader on another machine can reach this process, for that reason
+};
+
 // clang-format off
+template <typename T>
+concept composed_transport =
+    transport<T> &&
+    requires(const T& ct) {
+      { ct.unused_told() } -> std::same_as<transport_unused>;
+    };
+
 template <typename T>
 concept telling_transport =
     guarded_transport<T> &&

@@ -36,7 +36,8 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// looked up, for as long as the system's resolver takes.
 [[nodiscard]] std::string own_address_towards(const std::string& host, const std::string& port);
 
-/// As gethostname tells it; empty: it does not.
+/// The host's name, and eight digits of the machine's identity, because names such as "localhost" are not
+/// unique: "node-17/3fa2b81c". Empty: the system does not tell the name.
 [[nodiscard]] std::string machine_name();
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

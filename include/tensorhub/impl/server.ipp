@@ -59,12 +59,16 @@ class catalog_server::loop {
       if (!options_.address.ends_with(":*") && !detail::is_server_address(options_.address, 0))
         throw error(errc::invalid_argument, "the reference server cannot listen at '" + options_.address +
                                                 "': expected tcp://host:port, with port 0 for any");
+      detail::set_family(socket_, options_.address);
       socket_.bind(options_.address);
       address_ = socket_.get(zmq::sockopt::last_endpoint);
     } catch (const zmq::error_t& e) {
       const bool is_malformed = e.num() == EINVAL || e.num() == EPROTONOSUPPORT;
-      throw error(is_malformed ? errc::invalid_argument : errc::transport_failed,
-                  "the reference server cannot listen at '" + options_.address + "': " + e.what());
+      const bool is_name = e.num() == ENODEV;
+      throw error(
+          is_malformed ? errc::invalid_argument : errc::transport_failed,
+          "the reference server cannot listen at '" + options_.address + "': " + e.what() +
+              (is_name ? ": give a numeric address of this machine, an interface's name, or * for all" : ""));
     }
     thread_ =
         detail::started_thread("the reference server", [this](const std::stop_token& stop) { run(stop); });

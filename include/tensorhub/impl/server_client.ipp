@@ -56,10 +56,10 @@ struct server_client::state {
     auto result = results.wait(ticket, std::chrono::steady_clock::now() + timeout + answer_margin);
     if (!result) throw error(errc::timed_out, "the process's control thread does not answer", about);
     if (result->outcome.ok()) return *std::move(result);
-    std::string sentence = result->outcome.sentence;
-    const std::string trouble = result->outcome.code == errc::disconnected ? client.trouble() : std::string{};
-    if (!trouble.empty()) sentence += " (" + trouble + ")";
-    throw error(result->outcome.code, sentence, about);
+    if (result->outcome.code != errc::disconnected)
+      throw error(result->outcome.code, result->outcome.sentence, about);
+    const auto [code, why] = client.trouble();
+    throw error(code, result->outcome.sentence + (why.empty() ? "" : " (" + why + ")"), about);
   }
   messages::manage_reply manage(messages::manage_request order, std::chrono::milliseconds timeout) {
     const std::string model = order.model;

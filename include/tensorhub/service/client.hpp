@@ -77,7 +77,7 @@ class client_shell final : private control_end {
 
   /// As at `control_connection`.
   void use_server(std::size_t index) { connection_->use_server(index); }
-  [[nodiscard]] std::string trouble() const { return connection_->trouble(); }
+  [[nodiscard]] messages::status trouble() const { return connection_->trouble(); }
 
  private:
   // ---- what the connection calls

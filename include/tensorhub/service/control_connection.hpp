@@ -63,9 +63,10 @@ class control_connection {
   /// over a new connection.
   TENSORHUB_DECL void use_server(std::size_t index);
 
-  /// The reason why the last attempt to connect failed in the handshake, for sentences; empty: no handshake
-  /// has failed since the last message of the server.
-  [[nodiscard]] TENSORHUB_DECL std::string trouble() const;
+  /// Why the last attempts to connect failed in the handshake, for sentences; empty: no handshake has failed
+  /// since the last message of the server. The code is `disconnected`, or another one if a server has refused
+  /// this process for certain, and none has ever answered.
+  [[nodiscard]] TENSORHUB_DECL messages::status trouble() const;
 
  private:
   class loop;

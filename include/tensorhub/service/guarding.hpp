@@ -1,11 +1,11 @@
 #pragma once
 /// \file guarding.hpp
 /// A worker's use of capabilities: its transport requires them if it supports them
-/// (concepts/guarded_transport.hpp), and refused connections are logged, as is what has become of a renewed
-/// certificate (concepts/telling_transport.hpp). A transport without that support accepts any client that
-/// knows its address; reading still needs the key of each region.
+/// (concepts/guarded_transport.hpp), and refused connections are logged, as is what else a transport says
+/// (concepts/telling_transport.hpp). A transport without that support accepts any client that knows its
+/// address; reading still needs the key of each region.
 ///
-/// Thread safety: any thread may call `refusal_watch::look` and `renewal_watch::look`.
+/// Thread safety: any thread may call `look` of a watch.
 
 #include <atomic>
 #include <chrono>
@@ -64,6 +64,22 @@ class refusal_watch {
   std::mutex mutex_;
   time_point next_{};               ///< guarded by mutex_, as the next one
   std::uint64_t reasons_said_ = 0;  ///< refusals with a reason until the last line
+};
+
+/// Of one transport: what it does not use is in one log line, and in another one if that changes.
+class unused_watch {
+ public:
+  /// Empty: it was said already, or there is nothing; else whoever asked logs it.
+  [[nodiscard]] std::optional<transport_unused> look(transport_unused told) {
+    const std::lock_guard lock{mutex_};
+    if (told.why == said_) return std::nullopt;
+    said_ = told.why;
+    return told;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string said_;  ///< guarded by mutex_
 };
 
 /// Of one transport: what has become of its certificate is in one log line per renewal.

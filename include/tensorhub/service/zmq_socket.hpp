@@ -59,6 +59,10 @@ inline constexpr int server_io_threads = 2;
 /// `most_heard_bytes` at most.
 [[nodiscard]] zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket_type type);
 
+/// Before it is bound or connected to this address: whether ZeroMQ is to use IPv6. It then takes a name's
+/// IPv6 address only, so names are looked up for IPv4, and IPv6 is for numbers: "tcp://[fd00::1]:5570".
+void set_family(zmq::socket_t& socket, std::string_view address);
+
 /// ZeroMQ ends the process (abort) if there is no descriptor for the epoll of one of its threads, or to look
 /// at the network's interfaces. A control connection opens 10 with the process's first context, and a server
 /// with keys opens 14; the rest is for other threads that open files meanwhile.

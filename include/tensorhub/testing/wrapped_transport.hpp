@@ -64,6 +64,9 @@ class wrapped_transport {
   [[nodiscard]] transport_renewal renewal_told() const requires telling_transport<Inner> {
     return inner_.renewal_told();
   }
+  [[nodiscard]] transport_unused unused_told() const requires composed_transport<Inner> {
+    return inner_.unused_told();
+  }
 
  protected:
   wrapped_transport(typename Inner::options chosen, incarnation self) : inner_{std::move(chosen), self} {}

@@ -248,6 +248,12 @@ class first_of {
     return refusals_.text();
   }
 
+  [[nodiscard]] transport_unused unused_told() const {
+    bool crosses = false;
+    each_started([&]<std::size_t I>(const auto&) { crosses |= member<I>::capabilities.crosses_hosts; });
+    return {not_started(), !crosses && (Members::capabilities.crosses_hosts || ...)};
+  }
+
   [[nodiscard]] transport_address address() const {
     const std::shared_lock lock{members_mutex_};
     return address_;

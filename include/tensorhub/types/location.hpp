@@ -15,7 +15,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 struct location {
   std::string datacenter{};
   std::string rack{};
-  std::string host{};    ///< if empty, it is set to the machine's name (worker.hpp)
+  std::string host{};    ///< if empty, a worker takes the machine's name and a part of its identity
   std::string device{};  ///< for example "gpu0"; not compared between hosts
   bool operator==(const location&) const = default;
 };

@@ -93,6 +93,7 @@ class process_transport {
   [[nodiscard]] const std::string& capability_key() const noexcept { return capability_key_; }
   [[nodiscard]] refusal_watch& refusals() noexcept { return refusals_; }
   [[nodiscard]] renewal_watch& renewals() noexcept { return renewals_; }
+  [[nodiscard]] unused_watch& unused() noexcept { return unused_; }
 
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
@@ -131,6 +132,7 @@ class process_transport {
   const std::string capability_key_;
   refusal_watch refusals_;
   renewal_watch renewals_;
+  unused_watch unused_;
 };
 
 template <transport Transport, integrity Integrity, memory_space Memory>
@@ -182,6 +184,12 @@ class policy_data_plane final : public data_plane {
   [[nodiscard]] std::optional<transport_renewal> renewal_to_log() override {
     if constexpr (telling_transport<Transport>)
       return shared_->renewals().look(transport_.renewal_told());
+    else
+      return std::nullopt;
+  }
+  [[nodiscard]] std::optional<transport_unused> unused_to_log() override {
+    if constexpr (composed_transport<Transport>)
+      return shared_->unused().look(transport_.unused_told());
     else
       return std::nullopt;
   }

@@ -138,6 +138,7 @@ struct worker_state {
   TENSORHUB_DECL void after_step(session& core);
   TENSORHUB_DECL void log_refusals();
   TENSORHUB_DECL void log_renewal();
+  TENSORHUB_DECL void log_unused();
   /// One line when the server has become silent, and one when it answers again.
   TENSORHUB_DECL void log_silence(const session& core);
   /// The session has ended, and its process goes on as another incarnation.

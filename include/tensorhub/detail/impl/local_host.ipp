@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/machine_id.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -39,7 +40,8 @@ TENSORHUB_DECL std::string own_address_towards(const std::string& host, const st
 
 TENSORHUB_DECL std::string machine_name() {
   char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? std::string{name} : std::string{};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return {};
+  return std::string{name} + "/" + machine_id().substr(0, 8);
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail

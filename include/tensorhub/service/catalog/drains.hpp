@@ -21,7 +21,9 @@ class drains {
     const auto drain = *std::exchange(worker.drain, std::nullopt);
     const bool lost = worker.held && worker.model->lost.contains(worker.held->version);
     const auto& refused = worker.as_source.refused;
-    const bool has_refused = worker.held && refused && refused->version == worker.held->version;
+    // Of an open version nobody knows yet which bytes are the right ones.
+    const bool has_refused =
+        worker.held && !worker.held->open && refused && refused->version == worker.held->version;
     if (worker.holding == holding::withdrawn) versions_.drop(worker);
     messages::drained_reply reply{{}, drain.finished, drain.moved, drain.cut_off};
     reply.lost = lost;

@@ -426,7 +426,9 @@ class updates {
       // Sends a message to find out whether the source can be reached.
       core_.send(failed, {}, core_.beat_for(*source->model));
     }
-    if (source != nullptr && request.reason == errc::corrupt && request.chunk) {
+    const auto& shape = worker.model->layouts[worker.shard.index];
+    const bool names_chunk = request.chunk && shape && *request.chunk < shape->chunk_count();
+    if (source != nullptr && request.reason == errc::corrupt && names_chunk) {
       auto& refused = source->as_source.refused;
       const version_number version = lease->second.version;
       if (!refused || refused->version != version) refused = {version, *request.chunk};

@@ -39,7 +39,7 @@ class control_connection::loop {
         addresses_{detail::split_list(servers_)},
         told_{.trouble = std::vector<std::string>(addresses_.size())},
         address_{addresses_.front()},
-        seen_{.tried = std::vector<bool>(addresses_.size())},
+        seen_{.refused = std::vector<bool>(addresses_.size())},
         security_{std::move(security)},
         context_{detail::shared_context()},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
@@ -104,11 +104,11 @@ class control_connection::loop {
     signal_.raise();
   }
 
-  [[nodiscard]] std::string trouble() const {
+  [[nodiscard]] messages::status trouble() const {
     const std::lock_guard lock{mutex_};
-    std::string all;
+    messages::status all{told_.refusal, {}};
     for (const std::string& each : told_.trouble)
-      if (!each.empty()) all += (all.empty() ? "" : "; ") + each;
+      if (!each.empty()) all.sentence += (all.sentence.empty() ? "" : "; ") + each;
     return all;
   }
 
@@ -167,12 +167,6 @@ class control_connection::loop {
     const std::lock_guard lock{ends_mutex_};
     is_refused_ = false;
     connects_again_ = time_point::never();
-    seen_.tried[current_] = true;
-    if (give_up_if_refused()) {
-      const std::lock_guard stays{mutex_};
-      told_.wanted = current_;
-      return false;
-    }
     seen_.has_begun = false;
     current_ = next;
     address_ = addresses_[current_];
@@ -192,6 +186,7 @@ class control_connection::loop {
   /// To `address_`, with the server key that `security_` names for it.
   void connect() {
     if (security_) socket_.set(zmq::sockopt::curve_serverkey, for_server(*security_, current_).server_key);
+    detail::set_family(socket_, address_);
     socket_.connect(address_);
   }
 
@@ -210,6 +205,7 @@ class control_connection::loop {
       {
         const std::scoped_lock lock{mutex_, ends_mutex_};
         for (std::string& each : told_.trouble) each.clear();
+        told_.refusal = errc::disconnected;
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
@@ -230,10 +226,9 @@ class control_connection::loop {
     }
   }
 
-  /// If a server rejects the handshake, and no server of the list has ever answered although all were tried,
-  /// fail pending calls immediately. Otherwise connect again after a second, because the server may have
-  /// restarted with old settings, or the next server of the list may accept; pending calls then fail at their
-  /// deadline.
+  /// If all servers of the list have rejected the handshake, and none has ever answered, fail pending calls
+  /// immediately. Otherwise connect again after a second, because the server may have restarted with old
+  /// settings, or another one of the list may accept; pending calls then fail at their deadline.
   void poll_handshake_events() {
     while (const auto event = handshakes_.next()) {
       if ((event->kind & (attempts | ZMQ_EVENT_CONNECT_RETRIED)) != 0) {
@@ -247,24 +242,24 @@ class control_connection::loop {
       {
         const std::lock_guard lock{mutex_};
         told_.trouble[current_] = trouble.why.sentence;
+        if (trouble.certain && !seen_.has_answered) told_.refusal = trouble.why.code;
       }
       if (!trouble.certain) continue;
       disconnect();  // else ZeroMQ would try again several times a second
       const std::lock_guard lock{ends_mutex_};
-      seen_.tried[current_] = true;
-      seen_.refusal = std::move(trouble.why);
-      if (!give_up_if_refused()) connects_again_ = clock_.now() + std::chrono::seconds{1};
+      seen_.refused[current_] = true;
+      if (!give_up_if_refused(std::move(trouble.why)))
+        connects_again_ = clock_.now() + std::chrono::seconds{1};
     }
     if (clock_.now() >= connects_again()) connect_again();
   }
-  /// True: all servers were tried, some have refused, and none has ever answered. Pre-condition: ends_mutex_
-  /// is held.
-  bool give_up_if_refused() {
-    const bool was_tried_everywhere = detail::all_of(seen_.tried, [](bool each) { return each; });
-    if (seen_.has_answered || seen_.refusal.ok() || !was_tried_everywhere) return false;
+  /// True: all servers have refused, and none has ever answered. Pre-condition: ends_mutex_ is held.
+  bool give_up_if_refused(messages::status why) {
+    const bool have_all_refused = detail::all_of(seen_.refused, [](bool each) { return each; });
+    if (seen_.has_answered || !have_all_refused) return false;
     is_refused_ = true;
-    seen_.tried.assign(addresses_.size(), false);  // calls that come later try them again
-    say_goodbye(std::exchange(seen_.refusal, {}));
+    seen_.refused.assign(addresses_.size(), false);  // calls that come later try them again
+    say_goodbye(std::move(why));
     return true;
   }
   void disconnect() {
@@ -304,8 +299,8 @@ class control_connection::loop {
     if (!address_.starts_with("tcp://")) return;
     const std::string unknown =
         "the host in " + address_ +
-        " has no address here (for a name, `getent ahostsv4 NAME` must print one), or "
-        "this process has no descriptor left to connect with";
+        " has no address here (for a name, `getent ahostsv4 NAME` must print one; of IPv6 give the number, "
+        "as in tcp://[fd00::1]:5570), or this process has no descriptor left to connect with";
     const std::lock_guard lock{mutex_};
     std::string& trouble = told_.trouble[current_];
     if (!has_address)
@@ -372,21 +367,21 @@ class control_connection::loop {
     std::size_t wanted = 0;              ///< index of a server
     bool is_silent = false;              ///< an end has waited in vain for the only server
     std::vector<std::string> trouble{};  ///< by address: what was wrong there, and nobody has answered since
+    errc refusal = errc::disconnected;   ///< what a server has refused for, while none has ever answered
   } told_;                               ///< guarded by mutex_
   /// Held while ends are called, so that none is called after `remove`.
   mutable std::mutex ends_mutex_;
   std::vector<control_end*> ends_;              ///< guarded by ends_mutex_, as the next four
   std::vector<messages::envelope> last_words_;  ///< of ends that were removed
   time_point connects_again_ = time_point::never();
-  bool is_refused_ = false;  ///< all servers were tried, and none has answered, but a refusal
+  bool is_refused_ = false;  ///< by all servers
   std::size_t current_ = 0;  ///< index of `address_`; changed by the thread only
   std::string address_;      ///< used by the thread only, like all members below
   struct {
-    bool has_answered = false;   ///< some server, once
-    bool has_address = false;    ///< ZeroMQ has had one since its last pause
-    bool has_begun = false;      ///< to connect to `address_`
-    std::vector<bool> tried{};   ///< by address: it has refused, or was silent for `server_timeout`
-    messages::status refusal{};  ///< the latest since all were tried, or since the start
+    bool has_answered = false;    ///< some server, once
+    bool has_address = false;     ///< ZeroMQ has had one since its last pause
+    bool has_begun = false;       ///< to connect to `address_`
+    std::vector<bool> refused{};  ///< by address: it has, since all have, or since the start
   } seen_;
   /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
   /// heard again: what takes long to send, such as a layout, must arrive at last.
@@ -428,7 +423,7 @@ TENSORHUB_DECL void control_connection::wake() noexcept {
 TENSORHUB_DECL void control_connection::use_server(std::size_t index) {
   loop_->use_server(index);
 }
-TENSORHUB_DECL std::string control_connection::trouble() const {
+TENSORHUB_DECL messages::status control_connection::trouble() const {
   return loop_->trouble();
 }
 

@@ -61,6 +61,10 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   return socket;
 }
 
+TENSORHUB_DECL void set_family(zmq::socket_t& socket, std::string_view address) {
+  socket.set(zmq::sockopt::ipv6, address.starts_with("tcp://["));
+}
+
 TENSORHUB_DECL void flow_account::refill(time_point now, std::size_t per_second, std::size_t most) noexcept {
   const double seconds = to_seconds(now - as_of);
   as_of = now;

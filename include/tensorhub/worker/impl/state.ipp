@@ -206,8 +206,8 @@ TENSORHUB_DECL error worker_state::failure(errc code, const std::string& sentenc
 
 TENSORHUB_DECL error worker_state::failure(const messages::status& outcome, version_number version) const {
   if (outcome.code != errc::disconnected) return failure(outcome.code, outcome.sentence, version);
-  const std::string trouble = client.trouble();
-  return failure(outcome.code, outcome.sentence + (trouble.empty() ? "" : " (" + trouble + ")"), version);
+  const auto [code, why] = client.trouble();
+  return failure(code, outcome.sentence + (why.empty() ? "" : " (" + why + ")"), version);
 }
 
 // ---- the session's actions
@@ -217,6 +217,7 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   if (options.log) {
     log_refusals();
     log_renewal();
+    log_unused();
     log_silence(core);
   }
   // What is reported while an action is carried out may order more.
@@ -244,6 +245,20 @@ TENSORHUB_DECL void worker_state::log_renewal() {
   log_line line{renewed->failed ? log_level::warning : log_level::info, std::move(renewed->text), {}};
   line.about.worker = self;
   if (renewed->failed) line.about.code = errc::transport_failed;
+  options.log(line);
+}
+
+TENSORHUB_DECL void worker_state::log_unused() {
+  const auto unused = data->unused_to_log();
+  if (!unused) return;
+  const std::string name{data->transport_name()};
+  log_line line{unused->is_cut_off ? log_level::warning : log_level::info,
+                unused->is_cut_off
+                    ? name + ": readers on other machines cannot reach this process: " + unused->why
+                    : name + " does without " + unused->why,
+                {}};
+  line.about.worker = self;
+  if (unused->is_cut_off) line.about.code = errc::transport_failed;
   options.log(line);
 }
 

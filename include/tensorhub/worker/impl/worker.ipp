@@ -140,7 +140,7 @@ inline constexpr std::chrono::milliseconds digests_are_late{1000};
   const auto tensor = self.shape.segments()[self.shape.slice(chunk).segment].tensor;
   try {
     if (!tensor || self.data->has_its_digest(version, chunk)) return {};
-  } catch (const error&) {  // of a device, which cannot tell then
+  } catch (const std::exception&) {  // no memory or thread, or a device that cannot tell
     return {};
   }
   const std::string& name = self.shape.tensors()[*tensor].name;

@@ -244,7 +244,7 @@ TENSORHUB_DECL void operations::handle(time_point now, const pending_request& pe
   if (operation_->at == step::unpublishing) {
     session_result result;
     result.drained = reply;
-    if (held_) result.version = held_->version;
+    result.version = held_ ? held_->version : operation_->target.version;
     if (operation_->forced) {
       result.forced = true;
     } else {
