@@ -161,14 +161,14 @@ class pull_lane : public lane_thread {
     /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was
     /// last asked.
     time_point reused{};
-    bool has_worked = false;      ///< a read through this endpoint has ended well in this update
+    bool is_replacement = false;  ///< for an endpoint that has ended; and no read has ended well since
     std::size_t outstanding = 0;  ///< reads that have not completed
     [[nodiscard]] bool is_open() const noexcept { return state == channel_state::open; }
     /// The end of its endpoint is not yet the end of its source: nobody has read through a kept connection
     /// for long, and a path between datacenters fails now and then, while the source goes on. To drop the
     /// source would be to read again, for every lane, what has arrived and is not confirmed.
     [[nodiscard]] bool is_made_again() const noexcept {
-      return reused != time_point{} || (is_far && has_worked);
+      return reused != time_point{} || (is_far && !is_replacement);
     }
   };
   /// An endpoint that is not needed any more.

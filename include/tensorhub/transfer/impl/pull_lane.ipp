@@ -197,9 +197,9 @@ TENSORHUB_DECL bool pull_lane::give_back_stale(channel_record& channel, const pu
   const bool was_stale = channel.reused != time_point{} &&
                          (is_lost || status == completion_status::cut_off) &&
                          pull_driver::now() - channel.reused < soon;
-  if (!was_stale && !(is_lost && channel.is_far && channel.has_worked)) {
+  if (!was_stale && !(is_lost && channel.is_far && !channel.is_replacement)) {
     channel.reused = {};
-    channel.has_worked = channel.has_worked || status == completion_status::ok;
+    channel.is_replacement = channel.is_replacement && status != completion_status::ok;
     return false;
   }
   {
@@ -225,7 +225,7 @@ TENSORHUB_DECL void pull_lane::close_stale(channel_record& channel) {
 TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
   channel.state = channel_state::closed;
   channel.reused = {};
-  channel.has_worked = false;
+  channel.is_replacement = true;
   pull_target target;
   duration patience{};
   {

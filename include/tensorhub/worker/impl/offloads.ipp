@@ -183,7 +183,9 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
   }
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);
-  if (!copy_from_owner(self, holder)) receive(self, holder);
+  const bool has_copied = copy_from_owner(self, holder);
+  // Shards whose owners do not hold it any more read it, which is a call of all shards.
+  if (!has_copied || options_.shard.count > 1) receive(self, holder);
   serve(self, holder, replica);
 }
 
