@@ -109,7 +109,7 @@ class cuda_marks final : public stream_marks {
   /// Negative: of none.
   [[nodiscard]] static int device_of(const tensorhub::cuda_functions& cuda, const void* memory) {
     tensorhub::detail::cuda_pointer found;
-    tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, memory, found),
+    tensorhub::detail::cuda_check(cuda, tensorhub::detail::ask_cuda_pointer(cuda, memory, 1, found),
                                   "cuPointerGetAttributes", "the driver does not say what an address is");
     return found.known() ? found.device : -1;
   }

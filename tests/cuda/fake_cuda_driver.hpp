@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tensorhub/detail/peer_read.hpp>
@@ -221,40 +222,68 @@ struct entry_points {
     });
     return CUDA_SUCCESS;
   }
+  /// One attribute of an address in a block; the default if there is none.
+  static void write_attribute(CUpointer_attribute which, void* value, std::uintptr_t data,
+                              std::uintptr_t begin, const block_record& block) {
+    const bool is_known = begin != 0;
+    const bool host = block.from == origin::pinned || block.from == origin::registered;
+    const auto mapping =
+        block.from == origin::reserved ? block.mapping_of(data) : std::pair{begin, block.bytes};
+    switch (which) {
+      case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *static_cast<unsigned*>(value) =
+            is_known ? static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE) : 0u;
+        break;
+      case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *static_cast<bool*>(value) = block.from == origin::managed;
+        break;
+      case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *static_cast<bool*>(value) = is_known && block.from == origin::device;
+        break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *static_cast<int*>(value) = block.device;
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *static_cast<void**>(value) = handle<void*>(begin);
+        break;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *static_cast<std::size_t*>(value) = block.bytes;
+        break;
+      case CU_POINTER_ATTRIBUTE_MAPPED:
+        *static_cast<bool*>(value) = mapping.second != 0;
+        break;
+      case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *static_cast<void**>(value) = handle<void*>(mapping.first);
+        break;
+      case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *static_cast<std::size_t*>(value) = mapping.second;
+        break;
+      default:
+        *static_cast<CUdeviceptr*>(value) = is_known ? data : 0;  // CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+    }
+  }
   static CUresult pointer_get_attributes(unsigned count, CUpointer_attribute* which, void** values,
                                          CUdeviceptr data) {
+    static const std::set<CUpointer_attribute> known{CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                     CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                                     CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                                     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                                     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                                     CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                                     CU_POINTER_ATTRIBUTE_MAPPED,
+                                                     CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                                     CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                                                     CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    for (unsigned i = 0; i < count; ++i) {
+      if (!known.contains(which[i]) || which[i] > all().set.last_attribute) return CUDA_ERROR_INVALID_VALUE;
+    }
+    static const block_record none;
     const std::lock_guard lock{all().mutex_};
     const auto found = all().find(data, 1);
-    if (found == all().blocks_.end()) return CUDA_SUCCESS;  // every value stays as it is
-    const block_record& block = found->second;
-    const bool managed = block.from == origin::managed;
-    const bool host = block.from == origin::pinned || block.from == origin::registered;
+    const bool is_known = found != all().blocks_.end();
     for (unsigned i = 0; i < count; ++i) {
-      switch (which[i]) {
-        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-          *static_cast<unsigned*>(values[i]) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
-          break;
-        case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-          *static_cast<bool*>(values[i]) = managed;
-          break;
-        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-          *static_cast<bool*>(values[i]) = block.from == origin::device;
-          break;
-        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-          *static_cast<int*>(values[i]) = block.device;
-          break;
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-          *static_cast<void**>(values[i]) = handle<void*>(found->first);
-          break;
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-          *static_cast<std::size_t*>(values[i]) = block.bytes;
-          break;
-        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-          *static_cast<CUdeviceptr*>(values[i]) = data;
-          break;
-        default:
-          return CUDA_ERROR_INVALID_VALUE;
-      }
+      write_attribute(which[i], values[i], static_cast<std::uintptr_t>(data), is_known ? found->first : 0,
+                      is_known ? found->second : none);
     }
     return CUDA_SUCCESS;
   }

@@ -42,7 +42,8 @@
 
 namespace fake_cuda {
 
-enum class origin { device, pool, pinned, registered, managed, imported };
+/// `reserved`: addresses of which `driver::map` maps parts (cuMemAddressReserve, cuMemMap).
+enum class origin { device, pool, pinned, registered, managed, imported, reserved };
 
 struct block_record {
   std::uint64_t bytes = 0;
@@ -50,6 +51,25 @@ struct block_record {
   origin from = origin::device;
   int device = 0;
   tensorhub::detail::unique_fd file{};
+  std::map<std::uintptr_t, std::uint64_t> mappings{};  ///< of `reserved`: address, bytes
+
+  /// Address and size of the mapping that holds an address; {0, 0}: none does.
+  [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> mapping_of(std::uintptr_t at) const {
+    auto found = mappings.upper_bound(at);
+    if (found == mappings.begin()) return {};
+    --found;
+    if (at - found->first >= found->second) return {};
+    return {found->first, found->second};
+  }
+  /// False if a run touches addresses without memory.
+  [[nodiscard]] bool is_mapped(std::uintptr_t first, std::uint64_t run_bytes) const {
+    for (std::uintptr_t at = first; from == origin::reserved && at < first + run_bytes;) {
+      const auto [begin, size] = mapping_of(at);
+      if (size == 0) return false;
+      at = begin + size;
+    }
+    return true;
+  }
 };
 
 struct export_words {
@@ -87,6 +107,8 @@ struct settings {
   /// Of the devices of the machine, `devices` from this one on are visible to this process.
   std::atomic<int> first_device{0};
   std::atomic<std::uint64_t> free_bytes{1ull << 40};
+  /// A query with a greater one (CUpointer_attribute) is refused, as by an older driver.
+  std::atomic<int> last_attribute{CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR};
 };
 struct counters {
   std::atomic<std::uint64_t> launches{0};
@@ -97,6 +119,8 @@ struct counters {
   std::atomic<std::uint64_t> streams{0};          ///< made so far: the number of the latest
   std::atomic<std::uint64_t> context_faults{0};   ///< calls without the context that they need
   std::atomic<std::uint64_t> broken_captures{0};  ///< calls that end the capture of another thread
+  /// Work with addresses that are reserved and not mapped, which loses a device's context.
+  std::atomic<std::uint64_t> unmapped_touches{0};
 };
 /// How many things are there now.
 struct inventory {
@@ -142,7 +166,17 @@ class driver {
     return true;
   }
 
-  [[nodiscard]] std::vector<std::byte> bytes_of(const void* data, std::uint64_t bytes) const {
+  /// Puts memory behind a part of reserved addresses, and takes it away.
+  void map(std::byte* data, std::uint64_t bytes) {
+    const std::lock_guard lock{mutex_};
+    blocks_.at(find(address(data), bytes)->first).mappings.emplace(address(data), bytes);
+  }
+  void unmap(std::byte* data) {
+    const std::lock_guard lock{mutex_};
+    blocks_.at(find(address(data), 1)->first).mappings.erase(address(data));
+  }
+
+  [[nodiscard]] std::vector<std::byte> bytes_of(const void* data, std::uint64_t bytes) {
     const std::byte* const window = reach(address(data), bytes);
     return {window, window + bytes};
   }
@@ -151,11 +185,11 @@ class driver {
   }
 
   /// Where the CPU finds the bytes at a device address; null if nobody has them.
-  [[nodiscard]] std::byte* reach(std::uint64_t first, std::uint64_t bytes) const {
+  [[nodiscard]] std::byte* reach(std::uint64_t first, std::uint64_t bytes) {
     {
       const std::lock_guard lock{mutex_};
       if (const auto found = find(first, bytes); found != blocks_.end())
-        return found->second.window + (first - found->first);
+        return window_of(found, first, bytes);
     }
     auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(first));
     return tensorhub::detail::cpu_can_read(data, bytes) ? data : nullptr;
@@ -166,13 +200,12 @@ class driver {
     return find(data, 1) != blocks_.end();
   }
   /// As `reach`, for a kernel of a device.
-  [[nodiscard]] std::byte* reach_by_kernel(std::uint64_t first, std::uint64_t bytes, int device) const {
+  [[nodiscard]] std::byte* reach_by_kernel(std::uint64_t first, std::uint64_t bytes, int device) {
     const std::lock_guard lock{mutex_};
     const auto found = find(first, bytes);
     if (found == blocks_.end()) return nullptr;
     const bool everywhere = found->second.window == reinterpret_cast<std::byte*>(found->first);
-    return everywhere || found->second.device == device ? found->second.window + (first - found->first)
-                                                        : nullptr;
+    return everywhere || found->second.device == device ? window_of(found, first, bytes) : nullptr;
   }
 
   /// The function that the driver's library would have under a name; null: none.
@@ -195,6 +228,14 @@ class driver {
     --at;
     const std::uint64_t inside = first - at->first;
     return inside < at->second.bytes && bytes <= at->second.bytes - inside ? at : blocks_.end();
+  }
+  /// Null, and counted, if there is no memory behind a part of the run.
+  [[nodiscard]] std::byte* window_of(block_map::const_iterator block, std::uint64_t first,
+                                     std::uint64_t bytes) {
+    if (block->second.is_mapped(static_cast<std::uintptr_t>(first), bytes))
+      return block->second.window + (first - block->first);
+    counted.unmapped_touches.fetch_add(1);
+    return nullptr;
   }
   /// The next address of a device (the mutex is held). No address is given out twice.
   [[nodiscard]] std::uintptr_t next_address(int device, std::uint64_t bytes) {

@@ -55,11 +55,13 @@ struct scene {
     driver.set.refuse_events = false;
     driver.set.devices_in_use = 0;
     driver.set.free_bytes = 1ull << 40;
+    driver.set.last_attribute = CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR;
     CHECK(driver.now().blocks == before.blocks);
     CHECK(driver.now().streams == before.streams);
     CHECK(driver.now().events == before.events);
     CHECK(driver.counted.context_faults == 0);
     CHECK(driver.counted.broken_captures == 0);
+    CHECK(driver.counted.unmapped_touches.load() == 0);
     CUcontext current = nullptr;
     CHECK(fake_cuda_driver::functions().context_get_current(&current) == CUDA_SUCCESS);
     CHECK(current == nullptr);

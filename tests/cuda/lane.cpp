@@ -360,6 +360,40 @@ TEST_CASE("cuda lane: an address that nobody has is found before the device sees
   here.driver.free(other);
 }
 
+TEST_CASE("cuda lane: reserved addresses without memory are found before the device sees them") {
+  scene here;
+  constexpr std::uint64_t unit = 2u << 20;
+  std::byte* const data = here.driver.allocate(origin::reserved, 0, 8 * unit);
+  std::byte* const other = here.driver.allocate(origin::device, 0, 8 * unit);
+  for (const std::uint64_t at : {0u, 1u, 3u}) here.driver.map(data + at * unit, unit);
+  const auto given = noise(unit, 12);
+  here.driver.fill(data + unit / 2, given);
+  const auto trouble_of = [&](std::vector<copy_run> runs) {
+    const auto lane = device::at(0).open_lane();
+    const auto ticket = lane->copy_all(runs);
+    if (ticket != 0) CHECK(lane->wait(ticket, long_enough) == lane_state::done);
+    return lane->trouble();
+  };
+  // Over two mappings that touch, and runs of several mappings.
+  CHECK(trouble_of({{other, data + unit / 2, unit}}).empty());
+  CHECK(here.driver.bytes_of(other, unit) == given);
+  CHECK(trouble_of({{data, other, 100}, {data + unit - 50, other + 100, 100}, {data + 3 * unit, other, unit}})
+            .empty());
+  CHECK(here.driver.bytes_of(data + 3 * unit, unit) == given);
+  CHECK(trouble_of({{other, data, unit}, {other + unit, data + 2 * unit, 64}}).find("was it freed") !=
+        std::string::npos);
+  CHECK(trouble_of({{data, other, unit}, {data + 4 * unit, other, 64}}).find("was it freed") !=
+        std::string::npos);
+  CHECK(trouble_of({{data + unit, other, unit + 1}}).find("reach beyond") != std::string::npos);
+  here.driver.unmap(data);
+  const digest_job job{data, 64, 0};
+  digest128 out{};
+  const auto lane = device::at(0).open_lane();
+  CHECK(lane->digest(std::span{&job, 1}, &out) == 0);
+  here.driver.free(data);
+  here.driver.free(other);
+}
+
 TEST_CASE("cuda lane: if the driver has no memory to say when its work has ended, it gives back nothing") {
   scene here;
   memory space;

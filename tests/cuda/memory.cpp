@@ -232,6 +232,30 @@ TEST_CASE("cuda memory: freed pointers, and those of nobody, are named errors") 
   ::munmap(pages, 4096);
 }
 
+TEST_CASE("cuda memory: reserved addresses are memory where something is mapped, and only there") {
+  scene here;
+  memory space;
+  constexpr std::uint64_t unit = 2u << 20;
+  std::byte* const data = here.driver.allocate(origin::reserved, 0, 8 * unit);
+  for (const std::uint64_t at : {0u, 1u, 3u}) here.driver.map(data + at * unit, unit);
+  CHECK(space.describe(data, 2 * unit).kind == memory_kind::cuda_device);
+  CHECK(space.describe(data + unit / 2, unit).device == &device::at(0));  // two mappings that touch
+  CHECK(space.allocation_around(space.describe(data, unit)).bytes == unit);
+  CHECK(refusal(space, data + 2 * unit, 1).find("was it freed") != std::string::npos);
+  CHECK(refusal(space, data + unit, unit + 1).find("2097152 from this address on") != std::string::npos);
+  CHECK_FALSE(refusal(space, data + unit, 3 * unit).empty());  // over a hole, to memory again
+  here.driver.unmap(data);
+  CHECK(refusal(space, data, 1).find("was it freed") != std::string::npos);
+  CHECK(space.describe(data + unit, unit).bytes == unit);
+  // Older drivers do not say where a mapping begins and ends, or not even that there is one.
+  here.driver.set.last_attribute = CU_POINTER_ATTRIBUTE_MAPPED;
+  CHECK(space.describe(data + unit, 2 * unit).bytes == 2 * unit);
+  CHECK_FALSE(refusal(space, data, 1).empty());
+  here.driver.set.last_attribute = CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+  CHECK(space.describe(data, unit).bytes == unit);
+  here.driver.free(data);
+}
+
 TEST_CASE("cuda memory: copies between all kinds and devices") {
   scene here;
   memory space;

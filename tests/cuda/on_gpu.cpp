@@ -36,6 +36,59 @@ std::vector<std::byte> noise(std::size_t bytes, std::uint64_t seed) {
   return out;
 }
 
+/// A function of the driver that only a test needs.
+template <typename Function>
+Function driver_call(const char* name) {
+  static void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
+  void* const found = library != nullptr ? ::dlsym(library, name) : nullptr;
+  REQUIRE_MESSAGE(found != nullptr, name);
+  return reinterpret_cast<Function>(found);
+}
+
+/// Four units of reserved addresses of device 0, with memory behind those that were mapped.
+class reservation {
+ public:
+  explicit reservation(CUcontext context) : scope_{cuda_driver::functions(), context} {
+    what_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    what_.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+    REQUIRE(driver_call<decltype(&::cuMemGetAllocationGranularity)>("cuMemGetAllocationGranularity")(
+                &unit_, &what_, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
+    REQUIRE(driver_call<decltype(&::cuMemAddressReserve)>("cuMemAddressReserve")(&base_, units * unit_, 0, 0,
+                                                                                 0) == CUDA_SUCCESS);
+  }
+  ~reservation() {
+    static_cast<void>(driver_call<decltype(&::cuMemAddressFree)>("cuMemAddressFree")(base_, units * unit_));
+  }
+  reservation(const reservation&) = delete;
+  reservation& operator=(const reservation&) = delete;
+
+  void map(std::uint64_t number) const {
+    CUmemGenericAllocationHandle memory{};
+    REQUIRE(driver_call<decltype(&::cuMemCreate)>("cuMemCreate")(&memory, unit_, &what_, 0) == CUDA_SUCCESS);
+    REQUIRE(driver_call<decltype(&::cuMemMap)>("cuMemMap")(base_ + number * unit_, unit_, 0, memory, 0) ==
+            CUDA_SUCCESS);
+    REQUIRE(driver_call<decltype(&::cuMemRelease)>("cuMemRelease")(memory) == CUDA_SUCCESS);
+    const CUmemAccessDesc access{what_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    REQUIRE(driver_call<decltype(&::cuMemSetAccess)>("cuMemSetAccess")(base_ + number * unit_, unit_, &access,
+                                                                       1) == CUDA_SUCCESS);
+  }
+  void unmap(std::uint64_t number) const {
+    REQUIRE(driver_call<decltype(&::cuMemUnmap)>("cuMemUnmap")(base_ + number * unit_, unit_) ==
+            CUDA_SUCCESS);
+  }
+  [[nodiscard]] std::byte* at(std::uint64_t number) const {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(base_ + number * unit_));
+  }
+  [[nodiscard]] std::size_t unit() const noexcept { return unit_; }
+
+ private:
+  static constexpr std::size_t units = 4;
+  detail::cuda_scope scope_;
+  CUmemAllocationProp what_{};
+  std::size_t unit_ = 0;
+  CUdeviceptr base_ = 0;
+};
+
 }  // namespace
 
 TEST_CASE("process: exporter on the gpu" * doctest::skip()) {
@@ -198,6 +251,32 @@ TEST_CASE("gpu: a wrong address fails the lane and nothing else") {
   CHECK(lane->trouble().find("was it freed") != std::string::npos);
   const auto next = space.device().open_lane();
   CHECK(next->wait(next->copy(one.data(), one.data() + 2048, 1024), long_enough) == lane_state::done);
+}
+
+TEST_CASE("gpu: reserved addresses are memory where something is mapped, and only there") {
+  if (!gpu::is_here("reserved addresses")) return;
+  cuda_memory space;
+  auto& first = device::at(0);
+  const reservation addresses{first.context()};
+  const std::size_t unit = addresses.unit();
+  const auto trouble = [&](std::byte* to, std::size_t bytes) {
+    const auto from = space.allocate(bytes);
+    const auto lane = first.open_lane();
+    const auto ticket = lane->copy(to, from.data(), bytes);
+    if (ticket != 0) CHECK(lane->wait(ticket, long_enough) == lane_state::done);
+    return lane->trouble();
+  };
+  CHECK(trouble(addresses.at(0), 64).find("was it freed") != std::string::npos);
+  for (const std::uint64_t number : {0u, 1u, 3u}) addresses.map(number);
+  CHECK(space.describe(addresses.at(0), 2 * unit).kind == memory_kind::cuda_device);
+  CHECK(trouble(addresses.at(0), 2 * unit).empty());
+  CHECK(trouble(addresses.at(1), unit).empty());
+  CHECK_THROWS_AS(static_cast<void>(space.describe(addresses.at(1), 2 * unit)), error);
+  CHECK_FALSE(trouble(addresses.at(1), 3 * unit).empty());
+  CHECK(trouble(addresses.at(2), 64).find("was it freed") != std::string::npos);
+  for (const std::uint64_t number : {0u, 1u, 3u}) addresses.unmap(number);
+  CHECK(trouble(addresses.at(0), 64).find("was it freed") != std::string::npos);
+  CHECK(trouble(space.allocate(64).data(), 64).empty());  // the context is as good as before
 }
 
 TEST_CASE("gpu: a mark behind the user's stream") {

@@ -14,7 +14,7 @@
 /// | cudaMallocHost, cudaHostRegister    | cuda_pinned  | the one it was made through  | yes               |
 /// | cudaMallocManaged                   | cuda_managed | likewise                     | yes               |
 /// | anything else that the CPU can read | host         | none; as host_memory says it | yes               |
-/// | freed, or of another process        | error `invalid_argument`                                       |
+/// | freed, unmapped, another process's  | error `invalid_argument`                                       |
 ///
 /// A shard may mix all of these kinds, and several devices. Without an NVIDIA driver all memory is host
 /// memory, and a function that needs a device throws `system_failed` with the reason.
@@ -57,7 +57,7 @@ template <typename Driver>
   std::string no_driver;
   try {
     const cuda_functions& cuda = Driver::functions();
-    cuda_check(cuda, ask_cuda_pointer(cuda, data, found), "cuPointerGetAttributes",
+    cuda_check(cuda, ask_cuda_pointer(cuda, data, bytes, found), "cuPointerGetAttributes",
                "the driver does not say what an address is");
   } catch (const error& e) {
     no_driver = e.sentence();
@@ -192,8 +192,8 @@ class basic_cuda_memory {
       if (out.backing_fd >= 0) return out;
     }
     detail::cuda_pointer found;
-    if (detail::ask_cuda_pointer(Driver::functions(), range.data, found) == CUDA_SUCCESS && found.known() &&
-        found.bytes != 0 && found.holds(detail::cuda_address(range.data), range.bytes) &&
+    if (detail::ask_cuda_pointer(Driver::functions(), range.data, range.bytes, found) == CUDA_SUCCESS &&
+        found.known() && found.bytes != 0 && found.holds(detail::cuda_address(range.data), range.bytes) &&
         (found.legacy_ipc || !found.is_device_memory())) {
       out.data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found.begin));
       out.bytes = found.bytes;

@@ -7,6 +7,7 @@
 ///
 /// Thread safety: a scope belongs to the thread that made it.
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -77,9 +78,62 @@ struct cuda_pointer {
   }
 };
 
-/// Plain host memory and freed addresses are not `known`; that is not an error.
+/// What lies behind an address that a program may have reserved without memory (cuMemAddressReserve).
+struct cuda_mapping {
+  bool mapped = true;
+  int device = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;  ///< 0: the driver does not report it (before CUDA 11.7)
+
+  [[nodiscard]] bool holds(std::uint64_t at) const noexcept { return at >= begin && at - begin < bytes; }
+  [[nodiscard]] std::uint64_t end() const noexcept { return begin + bytes; }
+};
+
+/// A driver that refuses an attribute refuses the whole query: the newer ones are asked for by themselves.
+[[nodiscard]] inline cuda_mapping ask_cuda_mapping(const cuda_functions& cuda, std::uint64_t at) noexcept {
+  cuda_mapping out;
+  unsigned mapped = 0;
+  std::array attributes{CU_POINTER_ATTRIBUTE_MAPPED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  std::array<void*, attributes.size()> values{&mapped, &out.device};
+  const auto address = static_cast<CUdeviceptr>(at);
+  if (cuda.pointer_get_attributes(2, attributes.data(), values.data(), address) != CUDA_SUCCESS) return {};
+  out.mapped = mapped != 0;
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  attributes = {CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, CU_POINTER_ATTRIBUTE_MAPPING_SIZE};
+  values = {&begin, &bytes};
+  if (out.mapped &&
+      cuda.pointer_get_attributes(2, attributes.data(), values.data(), address) == CUDA_SUCCESS) {
+    out.begin = reinterpret_cast<std::uintptr_t>(begin);
+    out.bytes = bytes;
+  }
+  return out;
+}
+
+/// `whole` may be a reservation of addresses, of which parts are mapped (PyTorch's expandable segments; after
+/// cuMemUnmap a reservation stays). What is left of it: the mapping at `first` and those of the same device
+/// that touch it, as far as the run needs them; nothing if `first` is not mapped.
+inline void keep_what_is_mapped(const cuda_functions& cuda, std::uint64_t first, std::uint64_t run_bytes,
+                                cuda_pointer& whole) noexcept {
+  cuda_mapping part = ask_cuda_mapping(cuda, first);
+  if (!part.mapped) whole = {};
+  if (!part.mapped || !part.holds(first) || whole.bytes == 0) return;
+  const std::uint64_t end = whole.begin + whole.bytes;
+  const std::uint64_t begin = std::max(whole.begin, part.begin);
+  std::uint64_t until = part.end();
+  while (until < end && until - first < run_bytes) {
+    part = ask_cuda_mapping(cuda, until);
+    if (!part.mapped || !part.holds(until) || part.device != whole.device) break;
+    until = part.end();
+  }
+  whole.begin = begin;
+  whole.bytes = std::min(until, end) - begin;
+}
+
+/// Plain host memory, freed addresses and reserved ones without memory are not `known`; that is not an error.
+/// The range that is reported holds the whole run, if there is memory behind all of it.
 [[nodiscard]] inline CUresult ask_cuda_pointer(const cuda_functions& cuda, const void* data,
-                                               cuda_pointer& out) noexcept {
+                                               std::uint64_t run_bytes, cuda_pointer& out) noexcept {
   // Booleans are written as one byte or as four: the driver's reference does not specify the size.
   unsigned managed = 0;
   unsigned legacy_ipc = 0;
@@ -104,6 +158,9 @@ struct cuda_pointer {
   out.legacy_ipc = legacy_ipc != 0;
   out.begin = reinterpret_cast<std::uintptr_t>(begin);
   out.bytes = bytes;
+  // All memory of cuMemAlloc has memory behind it.
+  if (result == CUDA_SUCCESS && out.is_device_memory() && !out.legacy_ipc)
+    keep_what_is_mapped(cuda, cuda_address(data), run_bytes, out);
   return result;
 }
 

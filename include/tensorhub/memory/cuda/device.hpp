@@ -148,7 +148,7 @@ class cuda_device final : public device_access {
     const detail::cuda_scope scope{*cuda_, context()};
     detail::cuda_pointer about;
     CUresult result = scope.result();
-    if (result == CUDA_SUCCESS) result = detail::ask_cuda_pointer(*cuda_, range.data, about);
+    if (result == CUDA_SUCCESS) result = detail::ask_cuda_pointer(*cuda_, range.data, range.bytes, about);
     if (result == CUDA_SUCCESS && !about.is_device_memory()) {
       why_not = "this is no memory of " + description_ + (about.known() ? "" : ": was it freed?");
       return std::nullopt;

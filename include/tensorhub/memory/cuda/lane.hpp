@@ -281,7 +281,7 @@ class cuda_lane final : public device_lane {
       if (first - begin <= range.bytes && bytes <= range.bytes - (first - begin)) return &range;
     }
     cuda_pointer about;
-    const CUresult result = ask_cuda_pointer(*cuda_, data, about);
+    const CUresult result = ask_cuda_pointer(*cuda_, data, bytes, about);
     if (result != CUDA_SUCCESS) {
       give_up(cuda_words(*cuda_, "cuPointerGetAttributes", result));
       return nullptr;
