@@ -55,6 +55,7 @@ TEST_CASE("cuda driver: a function that is not there is named, unless it can be 
   says(trouble_without("cuIpcOpenMemHandle_v2"), "cuIpcOpenMemHandle_v2");
   says(trouble_without("cuDriverGetVersion"), "cuDriverGetVersion");
   CHECK(trouble_without("cuMemGetHandleForAddressRange").empty());
+  CHECK(trouble_without("cuMemcpyPeerAsync").empty());
 }
 
 TEST_CASE("cuda driver: there, but no device") {

@@ -5,7 +5,7 @@
 /// cuLaunchKernel runs the kernels' own source (kernels/*.cuh), block after block. IPC handles work between
 /// processes, by the file of an allocation. It is stricter than the driver where that finds faults: a call
 /// that needs a current context fails without one (and is counted), kernels reach memory of their own device
-/// and pinned memory only. While `capturing_globally` is set, a call that the driver's reference calls
+/// and pinned memory only, and no device has access to a peer's memory. While `capturing_globally` is set, a call that the driver's reference calls
 /// potentially unsafe fails (and is counted) in every thread that has not left the global mode.
 
 #include <cuda.h>
@@ -53,7 +53,10 @@ struct entry_points {
       all().counted.context_faults.fetch_add(1);
       return -1;
     }
-    return static_cast<int>(reinterpret_cast<std::uintptr_t>(contexts().back())) - 1;
+    return device_of(contexts().back());
+  }
+  static int device_of(CUcontext context) {
+    return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1;
   }
   static CUstreamCaptureMode& capture_mode() {
     static thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -197,8 +200,25 @@ struct entry_points {
   static CUresult memory_copy_async(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
     stream_thread* const queue = stream_of(stream);
     if (current() < 0 || queue == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    if (all().set.refuse_copies) return CUDA_ERROR_INVALID_VALUE;
-    queue->queue([to, from, bytes] {
+    if (all().set.refuse_copies || !all().may_copy(to, from, queue->device()) ||
+        !all().may_copy(from, to, queue->device()))
+      return CUDA_ERROR_INVALID_VALUE;
+    copy_later(*queue, to, from, bytes);
+    return CUDA_SUCCESS;
+  }
+  static CUresult memory_copy_peer_async(CUdeviceptr to, CUcontext of_to, CUdeviceptr from, CUcontext of_from,
+                                         std::size_t bytes, CUstream stream) {
+    stream_thread* const queue = stream_of(stream);
+    if (current() < 0 || queue == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (all().set.refuse_copies || !all().is_mapped_for(to, device_of(of_to)) ||
+        !all().is_mapped_for(from, device_of(of_from)))
+      return CUDA_ERROR_INVALID_VALUE;
+    all().counted.peer_copies.fetch_add(1);
+    copy_later(*queue, to, from, bytes);
+    return CUDA_SUCCESS;
+  }
+  static void copy_later(stream_thread& queue, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+    queue.queue([to, from, bytes] {
       std::byte* const target = all().reach(to, bytes);
       const std::byte* const source = all().reach(from, bytes);
       if (target == nullptr || source == nullptr) return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -208,7 +228,6 @@ struct entry_points {
       all().counted.copies.fetch_add(1);
       return CUDA_SUCCESS;
     });
-    return CUDA_SUCCESS;
   }
   static CUresult memory_fill_async(CUdeviceptr data, unsigned char with, std::size_t bytes,
                                     CUstream stream) {
@@ -417,6 +436,7 @@ struct entry_points {
     block.bytes = words.bytes;
     block.from = origin::imported;
     // The memory of a hidden device can be mapped; its ordinal is none of this process's.
+    block.importer = current();
     block.device = words.device - all().set.first_device;
     if (block.device < 0 || block.device >= all().set.devices) block.device = -2;
     *data = tensorhub::detail::cuda_address(all().insert(std::move(block)));
@@ -532,6 +552,7 @@ struct entry_points {
   X(cuMemGetInfo_v2, memory_get_info)                         \
   X(cuMemGetAddressRange_v2, memory_get_range)                \
   X(cuMemcpyAsync, memory_copy_async)                         \
+  X(cuMemcpyPeerAsync, memory_copy_peer_async)                \
   X(cuMemsetD8Async, memory_fill_async)                       \
   X(cuPointerGetAttributes, pointer_get_attributes)           \
   X(cuMemHostAlloc, host_allocate)                            \

@@ -50,9 +50,15 @@ struct block_record {
   std::byte* window = nullptr;  ///< where streams reach it; the address itself if the CPU may follow it
   origin from = origin::device;
   int device = 0;
+  int importer = -1;  ///< of `imported`: the device that it is mapped for
   tensorhub::detail::unique_fd file{};
   std::map<std::uintptr_t, std::uint64_t> mappings{};  ///< of `reserved`: address, bytes
 
+  [[nodiscard]] bool is_on_host() const noexcept {
+    return from == origin::pinned || from == origin::registered || from == origin::managed;
+  }
+  /// The device in whose context it is used.
+  [[nodiscard]] int context() const noexcept { return importer >= 0 ? importer : device; }
   /// Address and size of the mapping that holds an address; {0, 0}: none does.
   [[nodiscard]] std::pair<std::uintptr_t, std::uint64_t> mapping_of(std::uintptr_t at) const {
     auto found = mappings.upper_bound(at);
@@ -113,6 +119,7 @@ struct settings {
 struct counters {
   std::atomic<std::uint64_t> launches{0};
   std::atomic<std::uint64_t> copies{0};
+  std::atomic<std::uint64_t> peer_copies{0};      ///< of `copies`: those by cuMemcpyPeerAsync
   std::atomic<std::uint64_t> pageable_copies{0};  ///< with an end in host memory that nobody has pinned
   std::atomic<std::uint64_t> blocks{0};           ///< of threads, of kernels
   std::atomic<std::uint64_t> imports{0};
@@ -198,6 +205,23 @@ class driver {
   [[nodiscard]] bool knows(std::uint64_t data) const {
     const std::lock_guard lock{mutex_};
     return find(data, 1) != blocks_.end();
+  }
+  /// cuMemcpyAsync with this end: what cuMemAlloc has not made is copied by its own device's streams only, and
+  /// not to or from another device.
+  [[nodiscard]] bool may_copy(std::uint64_t end, std::uint64_t other_end, int device) const {
+    const std::lock_guard lock{mutex_};
+    const auto found = find(end, 1);
+    if (found == blocks_.end()) return true;
+    if (found->second.from != origin::pool && found->second.from != origin::reserved) return true;
+    const auto other = find(other_end, 1);
+    return found->second.device == device &&
+           (other == blocks_.end() || other->second.is_on_host() || other->second.context() == device);
+  }
+  /// Device memory that is used in the context of a device.
+  [[nodiscard]] bool is_mapped_for(std::uint64_t data, int device) const {
+    const std::lock_guard lock{mutex_};
+    const auto found = find(data, 1);
+    return found != blocks_.end() && !found->second.is_on_host() && found->second.context() == device;
   }
   /// As `reach`, for a kernel of a device.
   [[nodiscard]] std::byte* reach_by_kernel(std::uint64_t first, std::uint64_t bytes, int device) {

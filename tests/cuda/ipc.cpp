@@ -38,6 +38,22 @@ TEST_CASE("cuda ipc: memory of another process is read where it lies, on the sam
   ipc::read_the_other_process<fake_cuda_driver>("process: fake exporter of device 1", 0);
 }
 
+TEST_CASE("cuda ipc: what was imported from another device is copied to memory of a pool") {
+  scene here;
+  const auto other = processes::child_process::of_test_case("process: fake exporter of device 1");
+  const auto out = other.line().take<device_export>();
+  const auto import = device::at(0).import_memory(out);
+  const auto given = ipc::pattern(1);
+  for (const int number : {0, 1}) {
+    std::byte* const pool = here.driver.allocate(origin::pool, number, given.size());
+    memory space;
+    space.copy(pool, import->data() + out.offset, given.size());
+    CHECK(space.trouble().empty());
+    CHECK(here.driver.bytes_of(pool, given.size()) == given);
+    here.driver.free(pool);
+  }
+}
+
 TEST_CASE("cuda ipc: an allocation is mapped once, however often it is imported") {
   scene here;
   const auto other = processes::child_process::of_test_case("process: fake exporter of device 0");

@@ -268,7 +268,9 @@ TEST_CASE("cuda memory: copies between all kinds and devices") {
   std::byte* const pinned = here.driver.allocate(origin::pinned, 0, bytes);
   std::byte* const managed = here.driver.allocate(origin::managed, 1, bytes);
   space.copy(device0, plain.data(), bytes);
-  space.copy(device1, device0, bytes);
+  const auto peers = here.driver.counted.peer_copies.load();
+  space.copy(device1, device0, bytes);  // memory of a pool, which only cuMemcpyPeerAsync brings to a peer
+  CHECK(here.driver.counted.peer_copies.load() == peers + 1);
   space.copy(pinned, device1, bytes);
   space.copy(managed, pinned, bytes);
   space.copy(taken.data(), managed, bytes);
@@ -282,6 +284,32 @@ TEST_CASE("cuda memory: copies between all kinds and devices") {
   for (std::byte* const each : {device0, device1, pinned, managed}) here.driver.free(each);
   space.copy(taken.data(), device0, bytes);
   CHECK(space.trouble().find("was it freed") != std::string::npos);
+}
+
+TEST_CASE("cuda memory: in a batch every run is copied by its own device") {
+  scene here;
+  memory space;
+  std::byte* const one = here.driver.allocate(origin::pool, 0, 5000);
+  std::byte* const other = here.driver.allocate(origin::pool, 1, 5000);
+  const auto given = noise(3000, 13);
+  std::vector<std::byte> taken(1000);
+  const auto part = [&](std::size_t at) { return std::vector(&given[at], &given[at] + 1000); };
+  const std::array<copy_run, 3> in{copy_run{one, given.data(), 1000},
+                                   copy_run{other, given.data() + 1000, 1000},
+                                   copy_run{taken.data(), given.data() + 2000, 1000}};
+  CHECK(space.copy_all(in));
+  CHECK(here.driver.bytes_of(one, 1000) == part(0));
+  CHECK(here.driver.bytes_of(other, 1000) == part(1000));
+  CHECK(taken == part(2000));
+  const std::array<copy_run, 3> across{copy_run{one + 2000, other, 1000}, copy_run{other + 2000, one, 1000},
+                                       copy_run{taken.data(), other, 1000}};
+  CHECK(space.copy_all(across));
+  CHECK(here.driver.bytes_of(one + 2000, 1000) == part(1000));
+  CHECK(here.driver.bytes_of(other + 2000, 1000) == part(0));
+  CHECK(taken == part(1000));
+  CHECK(space.trouble().empty());
+  here.driver.free(one);
+  here.driver.free(other);
 }
 
 TEST_CASE("cuda memory: a copy that the device fails says so, and the next one works") {

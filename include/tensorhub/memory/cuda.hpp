@@ -27,10 +27,12 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/config.hpp"
@@ -239,29 +241,31 @@ class basic_cuda_memory {
  private:
   static constexpr std::uint64_t batch_bytes = 4ull << 30;
 
+  /// Each run is for the device that it touches: another one may not reach that one's memory.
   [[nodiscard]] bool copy_batch(std::span<const copy_run> runs) {
-    device_type* const with = device_of(runs);
-    if (with == nullptr) {
-      for (const copy_run& run : runs) {
-        if (run.bytes != 0) std::memcpy(run.to, run.from, run.bytes);
-      }
-      return true;
+    std::map<device_type*, std::vector<copy_run>> by_device;
+    for (const copy_run& run : runs) {
+      if (run.bytes != 0) by_device[device_of(run)].push_back(run);
     }
-    std::string why;
-    if (with->with_lane([&](auto& lane) { return lane.copy_all(runs); }, why)) return true;
-    note(why);
-    return false;
+    for (const auto& [with, its] : by_device) {
+      if (with == nullptr) {
+        for (const copy_run& run : its) std::memcpy(run.to, run.from, run.bytes);
+        continue;
+      }
+      std::string why;
+      if (with->with_lane([&of = its](auto& lane) { return lane.copy_all(of); }, why)) continue;
+      note(why);
+      return false;
+    }
+    return true;
   }
 
   /// The device of the first end that lies on one; null if none does or there is no driver.
-  [[nodiscard]] static device_type* device_of(std::span<const copy_run> runs) {
-    for (const copy_run& run : runs) {
-      if (run.bytes == 0) continue;
-      for (void* const end :
-           {static_cast<void*>(run.to), const_cast<void*>(static_cast<const void*>(run.from))}) {
-        const memory_range found = detail::describe_cuda<Driver>(end, run.bytes);
-        if (!found.host_accessible()) return static_cast<device_type*>(found.device);
-      }
+  [[nodiscard]] static device_type* device_of(const copy_run& run) {
+    for (void* const end :
+         {static_cast<void*>(run.to), const_cast<void*>(static_cast<const void*>(run.from))}) {
+      const memory_range found = detail::describe_cuda<Driver>(end, run.bytes);
+      if (!found.host_accessible()) return static_cast<device_type*>(found.device);
     }
     return nullptr;
   }

@@ -223,6 +223,19 @@ class cuda_device final : public device_access {
     }
   }
 
+  /// The ordinal of the device through which memory of another process was mapped here; -1: this is none.
+  [[nodiscard]] static int importer_of(const void* data) {
+    const std::uint64_t at = detail::cuda_address(data);
+    for (const auto& each : all()) {
+      const std::lock_guard lock{each->mutex_};
+      for (const auto& [handle, found] : each->mappings_) {
+        const std::uint64_t begin = detail::cuda_address(found.data);
+        if (at >= begin && at - begin < found.bytes) return each->ordinal_;
+      }
+    }
+    return -1;
+  }
+
   [[nodiscard]] int export_dmabuf(const memory_range& range, std::uint64_t& offset,
                                   std::string& why_not) override {
     int offered = 0;

@@ -55,6 +55,9 @@ struct cuda_functions {
   CUresult (*memory_get_info)(std::size_t* free_bytes, std::size_t* all_bytes) = nullptr;
   CUresult (*memory_get_range)(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr) = nullptr;
   CUresult (*memory_copy_async)(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream) = nullptr;
+  /// Null in drivers that do not have it.
+  CUresult (*memory_copy_peer_async)(CUdeviceptr to, CUcontext of_to, CUdeviceptr from, CUcontext of_from,
+                                     std::size_t bytes, CUstream) = nullptr;
   CUresult (*memory_fill_async)(CUdeviceptr, unsigned char, std::size_t bytes, CUstream) = nullptr;
   CUresult (*pointer_get_attributes)(unsigned count, CUpointer_attribute*, void** values,
                                      CUdeviceptr) = nullptr;
@@ -169,6 +172,7 @@ template <typename Lookup>
   take(cuda.memory_get_info, "cuMemGetInfo_v2");
   take(cuda.memory_get_range, "cuMemGetAddressRange_v2");
   take(cuda.memory_copy_async, "cuMemcpyAsync");
+  static_cast<void>(take_if_there(cuda.memory_copy_peer_async, "cuMemcpyPeerAsync"));
   take(cuda.memory_fill_async, "cuMemsetD8Async");
   take(cuda.pointer_get_attributes, "cuPointerGetAttributes");
   take(cuda.host_allocate, "cuMemHostAlloc");

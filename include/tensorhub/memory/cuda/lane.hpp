@@ -2,11 +2,12 @@
 /// \file lane.hpp
 /// A lane of a CUDA device: a stream with an event after every piece of work.
 ///
-/// Copies use cuMemcpyAsync, which moves bytes between any two kinds of memory. Batches of short runs and
-/// digests are kernels (kernels/kernels.cu): the lane writes their jobs to a pinned ring, the stream copies
-/// the jobs to the device if they are many, and one block of threads reads each job. Digests come back into
-/// the pinned ring; the lane delivers them when it has seen the event of their piece. No call waits for the
-/// whole device.
+/// Copies use cuMemcpyAsync, which moves bytes between any two kinds of memory, except between two devices if
+/// one end was not made by cuMemAlloc: without peer access only cuMemcpyPeerAsync can do that. Batches of
+/// short runs and digests are kernels (kernels/kernels.cu): the lane writes their jobs to a pinned ring, the
+/// stream copies the jobs to the device if they are many, and one block of threads reads each job. Digests
+/// come back into the pinned ring; the lane delivers them when it has seen the event of their piece. No call
+/// waits for the whole device.
 ///
 /// Plain host memory works, but the driver then copies through pinned memory of its own, and the call may
 /// wait for the lane's earlier work. Staging rings are therefore pinned.
@@ -105,7 +106,11 @@ class cuda_lane final : public device_lane {
   [[nodiscard]] lane_ticket copy(void* to, const void* from, std::uint64_t bytes) noexcept override {
     return queue([&] {
       if (bytes == 0) return true;
-      return knows(to, bytes) != nullptr && knows(from, bytes) != nullptr && copy_run_now(to, from, bytes);
+      const known_range* const target = knows(to, bytes);
+      const known_range* const source = target != nullptr ? knows(from, bytes) : nullptr;
+      return source != nullptr &&
+             copy_run_now({static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes}, *target,
+                          *source);
     });
   }
 
@@ -121,7 +126,7 @@ class cuda_lane final : public device_lane {
         const bool all_on_device = to->on_device && from->on_device;
         if (!to->kernels || !from->kernels ||
             run.bytes >= (all_on_device ? long_run_bytes : long_host_run_bytes)) {
-          if (!copy_run_now(run.to, run.from, run.bytes)) return false;
+          if (!copy_run_now(run, *to, *from)) return false;
           continue;
         }
         for (std::uint64_t at = 0; at < run.bytes; at += job_bytes) {
@@ -200,6 +205,8 @@ class cuda_lane final : public device_lane {
     std::uint64_t bytes = 0;
     bool on_device = false;
     bool kernels = false;  ///< this device's kernels can reach the address
+    bool pooled = false;   ///< memory of a device that cuMemAlloc did not make
+    int device = -1;       ///< the ordinal of the device that it lies on
   };
 
   static std::string hexadecimal(const void* address) {
@@ -264,12 +271,29 @@ class cuda_lane final : public device_lane {
     }
   }
 
-  bool copy_run_now(void* to, const void* from, std::uint64_t bytes) {
-    const CUresult result = cuda_->memory_copy_async(cuda_address(to), cuda_address(from),
-                                                     static_cast<std::size_t>(bytes), stream_);
+  bool copy_run_now(const copy_run& run, const known_range& to, const known_range& from) {
+    const bool are_apart = to.on_device && from.on_device && to.device != from.device;
+    const int there = are_apart ? context_of(run.to, to) : 0;
+    const int here = are_apart ? context_of(run.from, from) : 0;
+    const bool is_peer_copy = cuda_->memory_copy_peer_async != nullptr && (to.pooled || from.pooled) &&
+                              there >= 0 && here >= 0 && there != here;
+    const auto bytes = static_cast<std::size_t>(run.bytes);
+    const CUresult result =
+        is_peer_copy ? cuda_->memory_copy_peer_async(cuda_address(run.to), Device::at(there).context(),
+                                                     cuda_address(run.from), Device::at(here).context(),
+                                                     bytes, stream_)
+                     : cuda_->memory_copy_async(cuda_address(run.to), cuda_address(run.from), bytes, stream_);
     if (result == CUDA_SUCCESS) return true;
-    return give_up(cuda_words(*cuda_, "cuMemcpyAsync", result) + ", copying " + std::to_string(bytes) +
-                   " bytes from " + hexadecimal(from) + " to " + hexadecimal(to));
+    return give_up(cuda_words(*cuda_, is_peer_copy ? "cuMemcpyPeerAsync" : "cuMemcpyAsync", result) +
+                   ", copying " + std::to_string(run.bytes) + " bytes from " + hexadecimal(run.from) +
+                   " to " + hexadecimal(run.to));
+  }
+
+  /// The ordinal of the device in whose context memory of a device is used: imported memory is mapped for the
+  /// importing device. Negative: of none.
+  [[nodiscard]] static int context_of(const void* data, const known_range& range) {
+    const int importer = Device::importer_of(data);
+    return importer >= 0 ? importer : range.device;
   }
 
   /// Null after `give_up`. The pointer is valid until the next call.
@@ -291,7 +315,7 @@ class cuda_lane final : public device_lane {
         give_up("neither memory of a device nor of the host at " + hexadecimal(data) + ": was it freed?");
         return nullptr;
       }
-      return &(ranges_[first] = {bytes, false, false});
+      return &(ranges_[first] = {.bytes = bytes});
     }
     if (!about.holds(first, bytes)) {
       give_up(std::to_string(bytes) + " bytes at " + hexadecimal(data) + " reach beyond their allocation");
@@ -299,8 +323,11 @@ class cuda_lane final : public device_lane {
     }
     const bool on_device = about.is_device_memory();
     const bool kernels = on_device ? about.device == device_->ordinal() : kernels_can_reach(*cuda_, data);
-    if (about.bytes == 0) return &(ranges_[first] = {bytes, on_device, kernels});
-    return &(ranges_[about.begin] = {about.bytes, on_device, kernels});
+    known_range found{bytes, on_device, kernels, on_device && !about.legacy_ipc,
+                      on_device ? about.device : -1};
+    if (about.bytes == 0) return &(ranges_[first] = found);
+    found.bytes = about.bytes;
+    return &(ranges_[about.begin] = found);
   }
 
   /// The run at `next` and those behind it that continue it, in the same two allocations; `next` then is the
