@@ -74,6 +74,22 @@ TEST_CASE("libfabric: device memory is refused by a sentence that says what is l
   }
 }
 
+TEST_CASE("libfabric: managed memory is refused, its pages move away from those that were registered") {
+  std::array<std::byte, 4096> bytes;
+  memory_range range{bytes.data(), bytes.size(), memory_kind::cuda_managed};
+  libfabric through{{}, incarnation{62}};
+  for (const region_access access : {region_access::local_write, region_access::remote_read}) {
+    const auto managed = refusal(through, range, access);
+    CHECK(managed.first == errc::transport_failed);
+    CHECK(managed.second.find("range 0 of 1 (4096 bytes)") != std::string::npos);
+    CHECK(managed.second.find("managed memory (cudaMallocManaged)") != std::string::npos);
+    CHECK(managed.second.find("first_of<libfabric, tcp>") != std::string::npos);
+  }
+  CHECK(through.registered_bytes() == 0);
+  range.kind = memory_kind::cuda_pinned;
+  CHECK(refusal(through, range, region_access::both).first == errc::ok);
+}
+
 TEST_CASE("libfabric: a provider that offers FI_HMEM, but knows no CUDA here") {
   libfabric::options options;
   options.provider = "shm";

@@ -56,6 +56,17 @@ TEST_CASE("verbs: device memory that cannot be reached is refused with both reas
   CHECK(through.how_read(regions.front()).find("host memory") != std::string::npos);
 }
 
+TEST_CASE("verbs: managed memory is refused, its pages move away from those that were registered") {
+  std::vector<std::byte> bytes(4096);
+  const memory_range range{bytes.data(), bytes.size(), memory_kind::cuda_managed};
+  verbs through{on_this_guest(), incarnation{74}};
+  for (const region_access access : {region_access::local_write, region_access::remote_read}) {
+    CHECK_THROWS_WITH_AS(static_cast<void>(through.register_memory(std::span{&range, 1}, access)),
+                         doctest::Contains("managed memory (cudaMallocManaged)"), error);
+  }
+  CHECK(through.registered_bytes() == 0);
+}
+
 TEST_CASE("first_of<verbs, tcp>: device memory goes through tcp, and why is said") {
   using composed = first_of<verbs, tcp>;
   const fake_device_memory::allocation from{64 << 10}, to{64 << 10};

@@ -82,6 +82,17 @@ class host_only : public two {
     return two::register_memory(ranges, access);
   }
 };
+/// `two`, whose NIC takes device memory and no managed memory.
+class of_nic : public two {
+ public:
+  using two::two;
+  static constexpr std::string_view name = "of_nic";
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const memory_range> ranges,
+                                                           region_access access) {
+    tensorhub::detail::check_pages_stay(name, ranges);
+    return two::register_memory(ranges, access);
+  }
+};
 /// `three`, which needs some time to connect.
 class slow : public three {
  public:
@@ -296,6 +307,27 @@ TEST_CASE("device memory that a member does not take later is registered by the 
   CHECK(neither.not_started().empty());
   auto queue = source.through.make_queue(1);  // it reads into device memory
   CHECK(source.through.connect(queue, reader.through.address(), reader.self, 5s).through() == "three");
+}
+
+TEST_CASE("managed memory that a member refuses is registered by the others, and its device memory stays") {
+  using both = first_of<of_nic, three>;
+  const host_memory::allocation bytes{4096};
+  const auto on_device = fake_device_memory{}.allocate(4096);
+  memory_range managed = bytes.range();
+  managed.kind = memory_kind::cuda_managed;
+  both through{{}, {1}};
+  SUBCASE("with device memory") {
+    const memory_range device = on_device.range();
+    static_cast<void>(through.register_memory(std::span{&device, 1}, region_access::both));
+  }
+  SUBCASE("by itself") {}
+  const std::array ranges{managed, on_device.range(), bytes.range()};
+  static_cast<void>(through.register_memory(ranges, region_access::both));
+  const std::string why = through.not_started();
+  CAPTURE(why);
+  CHECK(contains(why, "of_nic: "));
+  CHECK(contains(why, "range 0 of 3 (4096 bytes) cannot be registered: it is managed memory"));
+  CHECK(contains(why, "first_of<of_nic, tcp>"));
 }
 
 TEST_CASE("two threads whose device memory a member refuses at the same time both go on without it") {

@@ -455,8 +455,10 @@ class first_of {
       for (std::size_t i = 0; i < parts.size(); ++i)
         std::get<I>(regions[i].parts_).emplace(std::move(parts[i]));
       has_registered_[I] = true;
-      for (const memory_range& each : ranges)
+      for (const memory_range& each : ranges) {
         if (!each.host_accessible()) takes_devices_[I] = true;
+        if (each.migrates()) takes_managed_[I] = true;
+      }
     } catch (const error& e) {
       if (!refuses_devices<I>(ranges, access)) throw;
       if (!stop<I>(e.sentence()))
@@ -464,19 +466,20 @@ class first_of {
     }
   }
 
-  /// The member cannot register these ranges, and device memory is the reason.
+  /// The member cannot register these ranges, and device memory, or managed memory, is the reason.
   template <std::size_t I>
   [[nodiscard]] bool refuses_devices(std::span<const memory_range> ranges, region_access access) {
-    std::vector<memory_range> of_host;
+    std::vector<memory_range> others;  // than those that may be the reason
     for (const memory_range& each : ranges) {
-      if (each.host_accessible()) of_host.push_back(each);
+      const bool is_taken =
+          each.migrates() ? takes_managed_[I].load() : each.host_accessible() || takes_devices_[I];
+      if (is_taken) others.push_back(each);
     }
     const std::shared_lock lock{members_mutex_};
-    if (of_host.size() == ranges.size() || takes_devices_[I] || place_.members.size() < 2)
-      return !std::get<I>(members_);
-    // If the member cannot register the host memory either, device memory is not the reason.
-    if (!of_host.empty() && std::get<I>(members_))
-      static_cast<void>(std::get<I>(members_)->register_memory(of_host, access));
+    if (others.size() == ranges.size() || place_.members.size() < 2) return !std::get<I>(members_);
+    // If the member cannot register these either, they are the reason.
+    if (!others.empty() && std::get<I>(members_))
+      static_cast<void>(std::get<I>(members_)->register_memory(others, access));
     return true;
   }
 
@@ -628,6 +631,7 @@ class first_of {
   std::array<std::atomic<bool>, count> has_registered_{};
   std::array<std::atomic<bool>, count> has_connected_{};
   std::array<std::atomic<bool>, count> takes_devices_{};
+  std::array<std::atomic<bool>, count> takes_managed_{};
   std::array<std::atomic<bool>, count> is_left_out_{};  ///< does not take all device memory
   first_of_detail::place place_;
   first_of_detail::refusals refusals_;

@@ -41,6 +41,8 @@ struct memory_range {
 
   /// True if the CPU may follow `data`.
   [[nodiscard]] bool host_accessible() const noexcept { return kind != memory_kind::cuda_device; }
+  /// True if its pages move between host and device, to where they are touched.
+  [[nodiscard]] bool migrates() const noexcept { return kind == memory_kind::cuda_managed; }
 };
 
 /// One copy of `bytes` bytes. The two ends must not overlap, nor may the targets of two runs of one batch.
@@ -134,6 +136,9 @@ namespace detail {
 
 /// Throws `invalid_argument` for the first range that no transport could register.
 void check_registrable(std::string_view transport, std::span<const memory_range> ranges);
+/// For a transport whose NIC keeps the pages that it was given: throws `transport_failed` for the first range
+/// of which they move away.
+void check_pages_stay(std::string_view transport, std::span<const memory_range> ranges);
 /// For the same sentences: "range 0 of 2".
 [[nodiscard]] std::string name_of_range(std::size_t index, std::size_t count);
 

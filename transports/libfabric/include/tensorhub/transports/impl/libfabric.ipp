@@ -59,6 +59,7 @@ TENSORHUB_DECL std::string libfabric::description() const {
 TENSORHUB_DECL std::vector<libfabric::memory_region> libfabric::register_memory(
     std::span<const memory_range> ranges, region_access access) {
   detail::check_registrable(name, ranges);
+  detail::check_pages_stay(name, ranges);
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {

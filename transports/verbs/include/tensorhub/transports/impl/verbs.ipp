@@ -30,6 +30,7 @@ TENSORHUB_DECL post_result verbs::queue::post_read(endpoint& to, const memory_re
 TENSORHUB_DECL std::vector<verbs::memory_region> verbs::register_memory(std::span<const memory_range> ranges,
                                                                         region_access access) {
   detail::check_registrable(name, ranges);
+  detail::check_pages_stay(name, ranges);
   std::vector<memory_region> regions;
   regions.reserve(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
