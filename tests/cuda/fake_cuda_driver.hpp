@@ -322,6 +322,7 @@ struct entry_points {
     if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const int device = current();
     if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (all().set.registering != CUDA_SUCCESS) return all().set.registering;
     block_record block;
     block.bytes = bytes;
     block.window = static_cast<std::byte*>(data);

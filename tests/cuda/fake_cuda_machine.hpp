@@ -105,6 +105,7 @@ struct settings {
   std::atomic<std::uint64_t> fail_after{UINT64_MAX};  ///< so many pieces succeed, then streams fail
   std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
   std::atomic<bool> refuse_events{false};             ///< the driver has no memory for one more
+  std::atomic<CUresult> registering{CUDA_SUCCESS};    ///< what cuMemHostRegister says
   std::atomic<bool> dmabufs{false};
   std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
   std::atomic<bool> capturing{false};       ///< every stream that is asked about

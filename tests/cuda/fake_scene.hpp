@@ -51,6 +51,7 @@ struct scene {
     driver.set.refuse_copies = false;
     driver.set.capturing = false;
     driver.set.capturing_globally = false;
+    driver.set.registering = CUDA_SUCCESS;
     driver.set.dmabufs = false;
     driver.set.refuse_events = false;
     driver.set.devices_in_use = 0;

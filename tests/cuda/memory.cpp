@@ -359,3 +359,32 @@ TEST_CASE("cuda pinned memory: the CPU's and the device's, in a file that can be
   auto other = std::move(one);
   other = space.allocate(100);
 }
+
+TEST_CASE(
+    "cuda pinned memory: plain host memory where the driver pins no pages, and other failures are errors") {
+  scene here;
+  pinned_memory space;
+  memory devices;
+  const auto far = devices.allocate(20'000);
+  const auto given = noise(20'000, 4);
+  for (const CUresult refusal : {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED}) {
+    here.driver.set.registering = refusal;
+    auto one = space.allocate(20'000);
+    const auto range = one.range();
+    CHECK(range.kind == memory_kind::host);
+    CHECK(range.device == nullptr);
+    CHECK(range.backing_fd >= 0);
+    CHECK(space.describe(range.data, range.bytes).kind == memory_kind::host);
+    std::copy(given.begin(), given.end(), range.data);
+    devices.copy(far.data(), range.data, range.bytes);
+    CHECK(here.driver.bytes_of(far.data(), 20'000) == given);
+    here.driver.set.registering = CUDA_SUCCESS;
+    auto other = space.allocate(100);
+    std::swap(one, other);
+    CHECK(one.range().kind == memory_kind::cuda_pinned);
+    CHECK(other.range().kind == memory_kind::host);
+  }
+  here.driver.set.registering = CUDA_ERROR_OUT_OF_MEMORY;
+  CHECK_THROWS_WITH_AS(static_cast<void>(space.allocate(100)), doctest::Contains("CUDA_ERROR_OUT_OF_MEMORY"),
+                       error);
+}

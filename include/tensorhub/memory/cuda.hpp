@@ -290,31 +290,36 @@ class basic_cuda_pinned_memory {
 
   class allocation {
    public:
-    allocation(device_type& device, std::uint64_t bytes) : device_{&device}, pages_{bytes}, bytes_{bytes} {
+    allocation(device_type& device, std::uint64_t bytes) : device_{&device}, pages_{bytes} {
       const cuda_functions& cuda = device.functions();
       const detail::cuda_scope scope{cuda, device.context()};
       CUresult result = scope.result();
       if (result == CUDA_SUCCESS)
         result =
             cuda.host_register(pages_.data(), static_cast<std::size_t>(bytes), CU_MEMHOSTREGISTER_PORTABLE);
+      is_pinned_ = result == CUDA_SUCCESS;
+      if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED) return;
       detail::cuda_check(cuda, result, "cuMemHostRegister",
                          std::to_string(bytes) + " bytes of host memory cannot be pinned");
     }
     allocation(allocation&& other) noexcept
-        : device_{other.device_}, pages_{std::move(other.pages_)}, bytes_{std::exchange(other.bytes_, 0)} {}
+        : device_{other.device_},
+          pages_{std::move(other.pages_)},
+          is_pinned_{std::exchange(other.is_pinned_, false)} {}
     allocation& operator=(allocation&& other) noexcept {
       std::swap(device_, other.device_);
       std::swap(pages_, other.pages_);
-      std::swap(bytes_, other.bytes_);
+      std::swap(is_pinned_, other.is_pinned_);
       return *this;
     }
     ~allocation() {
-      if (bytes_ == 0) return;
+      if (!is_pinned_) return;
       const detail::cuda_scope scope{device_->functions(), device_->context()};
       static_cast<void>(device_->functions().host_unregister(pages_.data()));
     }
     [[nodiscard]] memory_range range() const noexcept {
       memory_range out = pages_.range();
+      if (!is_pinned_) return out;
       out.kind = memory_kind::cuda_pinned;
       out.device = device_;
       return out;
@@ -324,10 +329,12 @@ class basic_cuda_pinned_memory {
    private:
     device_type* device_;
     host_memory::allocation pages_;
-    std::uint64_t bytes_;
+    bool is_pinned_ = false;
   };
 
-  /// Pinned for all devices. Throws `invalid_argument` for a bad size, else `system_failed`.
+  /// Pinned for all devices; where the driver pins no pages (in the confidential mode of an H100) it is plain
+  /// host memory, which devices copy more slowly. Throws `invalid_argument` for a bad size, else
+  /// `system_failed`.
   [[nodiscard]] allocation allocate(std::uint64_t bytes) { return allocation{device_type::current(), bytes}; }
   /// Throws `invalid_argument` for device memory.
   [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes) {
