@@ -62,6 +62,7 @@ struct calm_device {
     set.delay_ns = 0;
     set.fail_after = UINT64_MAX;
     set.exports = true;
+    set.older_mapping = false;
   }
 };
 

@@ -321,6 +321,22 @@ TEST_CASE("memory whose older mapping is in use is staged only until that one en
   CHECK(device.counted.copies == copies + 1);  // a staged region is copied in pieces
 }
 
+TEST_CASE("memory at whose address the device finds an older mapping is staged only until that one ends") {
+  const calm_device calm;
+  auto& device = fake_device::instance();
+  source_process source{};
+  reading_side reader{};
+  reader.connect(source);
+  device.set.older_mapping = true;
+  CHECK(reader.read(source.regions[0]) == all_well);
+  CHECK(reader.endpoint->why().find("older mapping") != std::string::npos);
+  device.set.older_mapping = false;
+  const std::uint64_t copies = device.counted.copies;
+  CHECK(reader.read(source.regions[0]) == all_well);
+  CHECK(reader.target.holds(pattern(0)));
+  CHECK(device.counted.copies == copies + 1);  // a staged region is copied in pieces
+}
+
 TEST_CASE("deregistering waits for the piece that is being staged") {
   const calm_device calm;
   auto& device = fake_device::instance();

@@ -434,6 +434,7 @@ struct entry_points {
     struct stat about {};
     if (!block.file || ::fstat(block.file.get(), &about) != 0 || about.st_ino != words.inode)
       return CUDA_ERROR_INVALID_VALUE;
+    if (all().set.older_mapping) return CUDA_ERROR_ALREADY_MAPPED;
     block.bytes = words.bytes;
     block.from = origin::imported;
     // The memory of a hidden device can be mapped; its ordinal is none of this process's.

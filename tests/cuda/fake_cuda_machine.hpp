@@ -106,6 +106,7 @@ struct settings {
   std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
   std::atomic<bool> refuse_events{false};             ///< the driver has no memory for one more
   std::atomic<CUresult> registering{CUDA_SUCCESS};    ///< what cuMemHostRegister says
+  std::atomic<bool> older_mapping{false};             ///< cuIpcOpenMemHandle finds one at the address
   std::atomic<bool> dmabufs{false};
   std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
   std::atomic<bool> capturing{false};       ///< every stream that is asked about

@@ -73,6 +73,17 @@ TEST_CASE("cuda ipc: an allocation is mapped once, however often it is imported"
   CHECK_THROWS_AS(static_cast<void>(device::at(0).import_memory(larger)), error);
 }
 
+TEST_CASE("cuda ipc: nothing is imported while an older mapping of the address is in use") {
+  scene here;
+  const auto other = processes::child_process::of_test_case("process: fake exporter of device 0");
+  const auto out = other.line().take<device_export>();
+  here.driver.set.older_mapping = true;
+  CHECK(device::at(0).import_memory(out) == nullptr);
+  here.driver.set.older_mapping = false;
+  const auto import = device::at(0).import_memory(out);
+  CHECK(ipc::fetched(device::at(0), import->data() + out.offset) == ipc::pattern(1));
+}
+
 TEST_CASE("cuda ipc: what is gone or too large is an error") {
   scene here;
   auto other = processes::child_process::of_test_case("process: fake exporter of device 0");

@@ -66,8 +66,9 @@ class fake_device final : public device_access {
   struct settings {
     std::atomic<std::int64_t> delay_ns{0};  ///< delay before each piece of work is done
     std::atomic<std::uint64_t> fail_after{
-        UINT64_MAX};                  ///< this many pieces succeed, then lanes fail; UINT64_MAX: never
-    std::atomic<bool> exports{true};  ///< `export_memory` returns an export
+        UINT64_MAX};                         ///< this many pieces succeed, then lanes fail; UINT64_MAX: never
+    std::atomic<bool> exports{true};         ///< `export_memory` returns an export
+    std::atomic<bool> older_mapping{false};  ///< `import_memory` finds one at the address
   };
   struct counters {
     std::atomic<std::uint64_t> copies{0};  ///< calls, each of which may have many runs
@@ -165,6 +166,7 @@ class fake_device final : public device_access {
     if (!block.file || ::fstat(block.file.get(), &file_status) != 0 || file_status.st_ino != words.inode ||
         static_cast<std::uint64_t>(file_status.st_size) != from.allocation_bytes)
       fail("the exported memory is gone");
+    if (set.older_mapping) return nullptr;
     block.bytes = from.allocation_bytes;
     counted.imports.fetch_add(1);
     return std::make_unique<imported>(*this, insert(std::move(block)));

@@ -145,6 +145,7 @@ class device_access {
   [[nodiscard]] virtual std::optional<device_export> export_memory(const memory_range& range,
                                                                    std::string& why_not) = 0;
   /// Throws `system_failed` if the memory is gone, belongs to another machine, or has no path to this device.
+  /// Null: not at present, since a mapping of memory that the other process had there before is in use here.
   /// Must not be called for exports of this process: their addresses are valid here already.
   [[nodiscard]] virtual std::unique_ptr<device_import> import_memory(const device_export& from) = 0;
 

@@ -199,9 +199,10 @@ class cuda_device final : public device_access {
     CUipcMemHandle handle{};
     std::memcpy(&handle, from.handle.data(), sizeof handle);
     CUdeviceptr data = 0;
+    const CUresult result = cuda_->ipc_open_handle(&data, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    if (result == CUDA_ERROR_ALREADY_MAPPED) return nullptr;
     detail::cuda_check(
-        *cuda_, cuda_->ipc_open_handle(&data, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-        "cuIpcOpenMemHandle",
+        *cuda_, result, "cuIpcOpenMemHandle",
         description_ +
             " cannot map the exported memory (its process has ended or freed it, or there is no path "
             "between the two devices" +

@@ -62,8 +62,8 @@ struct foreign_allocation {
 
 class import_table {
  public:
-  /// Null: at present an older mapping of the same handle is in use. Throws `system_failed`, or an exception
-  /// of the device.
+  /// Null: at present an older mapping of the same handle or address is in use. Throws `system_failed`, or an
+  /// exception of the device.
   [[nodiscard]] std::shared_ptr<const device_import> get(const foreign_allocation& what, device_access& by);
 
   /// The same object for the same file, while it is mapped. May throw bad_alloc.

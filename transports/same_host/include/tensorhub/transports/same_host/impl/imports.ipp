@@ -58,7 +58,7 @@ TENSORHUB_DECL std::shared_ptr<const device_import> import_table::get(const fore
     if (each.what.words == what.words) return nullptr;
   }
   std::shared_ptr<const device_import> fresh = by.import_memory(what.words);
-  entries_.push_back({what, &by, fresh});
+  if (fresh) entries_.push_back({what, &by, fresh});
   return fresh;
 }
 

@@ -169,7 +169,7 @@ TENSORHUB_DECL const std::byte* link::map(const region_view& region, device_acce
   try {
     fresh.memory = imports_->get(what, by);
     if (!fresh.memory) {
-      note("an older mapping of the same handle is still in use");
+      note("an older mapping of the same handle or address is still in use");
       return nullptr;
     }
   } catch (const error& e) {
