@@ -5,8 +5,9 @@
 /// cuLaunchKernel runs the kernels' own source (kernels/*.cuh), block after block. IPC handles work between
 /// processes, by the file of an allocation. It is stricter than the driver where that finds faults: a call
 /// that needs a current context fails without one (and is counted), kernels reach memory of their own device
-/// and pinned memory only, and no device has access to a peer's memory. While `capturing_globally` is set, a call that the driver's reference calls
-/// potentially unsafe fails (and is counted) in every thread that has not left the global mode.
+/// and pinned memory only, and no device has access to a peer's memory. While `capturing_globally` is set, a
+/// call that the driver's reference calls potentially unsafe fails (and is counted) in every thread that has
+/// not left the global mode.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include <blake3.cuh>
+#include <chrono>
 #include <copy.cuh>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +30,7 @@
 #include <tensorhub/memory/cuda/context.hpp>
 #include <tensorhub/memory/cuda/functions.hpp>
 #include <tensorhub/memory/cuda/jobs.hpp>
+#include <thread>
 #include <utility>
 #include <vector>
 #include <xxh3.cuh>
@@ -422,7 +425,12 @@ struct entry_points {
     std::memcpy(out->reserved, &words, sizeof words);
     return CUDA_SUCCESS;
   }
+  static void take_ipc_time() {
+    all().counted.ipc_calls.fetch_add(1);
+    while (all().set.ipc_held) std::this_thread::sleep_for(std::chrono::microseconds{100});
+  }
   static CUresult ipc_open_handle(CUdeviceptr* data, CUipcMemHandle from, unsigned flags) {
+    take_ipc_time();
     if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     if (current() < 0 || flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) return CUDA_ERROR_INVALID_CONTEXT;
     export_words words{};
@@ -445,7 +453,10 @@ struct entry_points {
     all().counted.imports.fetch_add(1);
     return CUDA_SUCCESS;
   }
-  static CUresult ipc_close_handle(CUdeviceptr data) { return memory_free(data); }
+  static CUresult ipc_close_handle(CUdeviceptr data) {
+    take_ipc_time();
+    return memory_free(data);
+  }
   static CUresult memory_get_handle(void* descriptor, CUdeviceptr data, std::size_t bytes,
                                     CUmemRangeHandleType, unsigned long long) {
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;

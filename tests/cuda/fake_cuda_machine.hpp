@@ -106,7 +106,8 @@ struct settings {
   std::atomic<bool> refuse_copies{false};             ///< cuMemcpyAsync says no at once
   std::atomic<bool> refuse_events{false};             ///< the driver has no memory for one more
   std::atomic<CUresult> registering{CUDA_SUCCESS};    ///< what cuMemHostRegister says
-  std::atomic<bool> older_mapping{false};             ///< cuIpcOpenMemHandle finds one at the address
+  std::atomic<bool> ipc_held{false};       ///< handles are opened and closed when this is false again
+  std::atomic<bool> older_mapping{false};  ///< cuIpcOpenMemHandle finds one at the address
   std::atomic<bool> dmabufs{false};
   std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
   std::atomic<bool> capturing{false};       ///< every stream that is asked about
@@ -125,6 +126,7 @@ struct counters {
   std::atomic<std::uint64_t> pageable_copies{0};  ///< with an end in host memory that nobody has pinned
   std::atomic<std::uint64_t> blocks{0};           ///< of threads, of kernels
   std::atomic<std::uint64_t> imports{0};
+  std::atomic<std::uint64_t> ipc_calls{0};        ///< that open or close a handle
   std::atomic<std::uint64_t> streams{0};          ///< made so far: the number of the latest
   std::atomic<std::uint64_t> context_faults{0};   ///< calls without the context that they need
   std::atomic<std::uint64_t> broken_captures{0};  ///< calls that end the capture of another thread
@@ -208,8 +210,8 @@ class driver {
     const std::lock_guard lock{mutex_};
     return find(data, 1) != blocks_.end();
   }
-  /// cuMemcpyAsync with this end: what cuMemAlloc has not made is copied by its own device's streams only, and
-  /// not to or from another device.
+  /// cuMemcpyAsync with this end: what cuMemAlloc has not made is copied by its own device's streams only,
+  /// and not to or from another device.
   [[nodiscard]] bool may_copy(std::uint64_t end, std::uint64_t other_end, int device) const {
     const std::lock_guard lock{mutex_};
     const auto found = find(end, 1);

@@ -52,6 +52,7 @@ struct scene {
     driver.set.capturing = false;
     driver.set.capturing_globally = false;
     driver.set.registering = CUDA_SUCCESS;
+    driver.set.ipc_held = false;
     driver.set.older_mapping = false;
     driver.set.dmabufs = false;
     driver.set.refuse_events = false;

@@ -6,7 +6,11 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "fake_scene.hpp"
 
@@ -82,6 +86,32 @@ TEST_CASE("cuda ipc: nothing is imported while an older mapping of the address i
   here.driver.set.older_mapping = false;
   const auto import = device::at(0).import_memory(out);
   CHECK(ipc::fetched(device::at(0), import->data() + out.offset) == ipc::pattern(1));
+}
+
+TEST_CASE("cuda ipc: lanes do not wait while a handle is opened or closed") {
+  scene here;
+  memory space;
+  const auto one = space.allocate(1000);
+  std::byte* const pool = here.driver.allocate(origin::pool, 1, 1000);
+  const auto other = processes::child_process::of_test_case("process: fake exporter of device 0");
+  const auto out = other.line().take<device_export>();
+  const auto lane = device::at(0).open_lane();
+  const auto copies_while = [&](auto&& work) {
+    const auto calls = here.driver.counted.ipc_calls.load();
+    here.driver.set.ipc_held = true;
+    const std::jthread waits{work};
+    while (here.driver.counted.ipc_calls.load() == calls) std::this_thread::yield();
+    auto copied = std::async(std::launch::async, [&] {
+      return lane->wait(lane->copy(one.data(), pool, 1000), ipc::long_enough) == tensorhub::lane_state::done;
+    });
+    const bool in_time = copied.wait_for(std::chrono::seconds{5}) == std::future_status::ready;
+    here.driver.set.ipc_held = false;
+    return copied.get() && in_time;
+  };
+  std::unique_ptr<tensorhub::device_import> import;
+  CHECK(copies_while([&] { import = device::at(0).import_memory(out); }));
+  CHECK(copies_while([&] { import.reset(); }));
+  here.driver.free(pool);
 }
 
 TEST_CASE("cuda ipc: what is gone or too large is an error") {

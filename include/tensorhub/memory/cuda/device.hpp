@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -83,11 +84,14 @@ class cuda_device final : public device_access {
 
   /// The primary context. Throws `system_failed` on the first call if the driver does not provide it.
   [[nodiscard]] CUcontext context() {
+    if (const CUcontext known = context_.load()) return known;
     const std::lock_guard lock{mutex_};
     if (context_ == nullptr) {
       const detail::outside_captures mode{*cuda_};
-      detail::cuda_check(*cuda_, cuda_->primary_context_retain(&context_, device_),
-                         "cuDevicePrimaryCtxRetain", description_ + " cannot be used");
+      CUcontext made = nullptr;
+      detail::cuda_check(*cuda_, cuda_->primary_context_retain(&made, device_), "cuDevicePrimaryCtxRetain",
+                         description_ + " cannot be used");
+      context_ = made;
     }
     return context_;
   }
@@ -188,7 +192,7 @@ class cuda_device final : public device_access {
   [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export& from) override {
     const detail::cuda_scope scope{*cuda_, context()};
     detail::cuda_check(*cuda_, scope.result(), "cuCtxPushCurrent", description_ + " cannot be used");
-    const std::lock_guard lock{mutex_};
+    const std::lock_guard one_at_a_time{import_mutex_};
     const auto found = mappings_.find(from.handle);
     if (found != mappings_.end()) {
       check_size(found->second.bytes, from);
@@ -215,9 +219,11 @@ class cuda_device final : public device_access {
       // is used.
       if (cuda_->memory_get_range(&base, &bytes, data) != CUDA_SUCCESS) bytes = from.allocation_bytes;
       check_size(bytes, from);
-      const auto entry = mappings_.emplace(from.handle, mapping{first, bytes, 1}).first;
-      return std::make_unique<imported>(*this, entry->first, first);
+      const std::lock_guard lock{mutex_};
+      mappings_.emplace(from.handle, mapping{first, bytes, 1});
+      return std::make_unique<imported>(*this, from.handle, first);
     } catch (...) {
+      const std::lock_guard lock{mutex_};
       mappings_.erase(from.handle);
       static_cast<void>(cuda_->ipc_close_handle(data));
       throw;
@@ -429,11 +435,15 @@ class cuda_device final : public device_access {
 
   void forget(const std::array<std::byte, 64>& handle) noexcept {
     const detail::cuda_scope scope{*cuda_, context_};
-    const std::lock_guard lock{mutex_};
+    const std::lock_guard one_at_a_time{import_mutex_};
     const auto found = mappings_.find(handle);
     if (found == mappings_.end() || --found->second.users > 0) return;
-    static_cast<void>(cuda_->ipc_close_handle(detail::cuda_address(found->second.data)));
-    mappings_.erase(found);
+    const std::byte* const data = found->second.data;
+    {
+      const std::lock_guard lock{mutex_};
+      mappings_.erase(found);
+    }
+    static_cast<void>(cuda_->ipc_close_handle(detail::cuda_address(data)));
   }
 
   const cuda_functions* cuda_;
@@ -442,8 +452,10 @@ class cuda_device final : public device_access {
   std::string description_;
   std::array<std::byte, 16> id_{};
 
-  std::mutex mutex_;  // guards the members below, down to `mappings_`
-  CUcontext context_ = nullptr;
+  /// Held while a handle is opened or closed, which may take long; taken before `mutex_`, which lanes take.
+  std::mutex import_mutex_;
+  std::mutex mutex_;  // guards the members below; of `mappings_` the changes, which also hold `import_mutex_`
+  std::atomic<CUcontext> context_ = nullptr;  ///< stays what it was made
   CUmodule module_ = nullptr;
   detail::cuda_kernels kernels_;
   std::vector<detail::cuda_ring> rings_;
