@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <set>
 #include <string>
@@ -211,6 +213,35 @@ TEST_CASE("retention: who leaves hands over to another process; a spot worker is
   CHECK(host.worker.held_version() == version_number{});
   CHECK(late.worker.update(exactly(5)).version == 5);
   CHECK(late.memory.holds(5));
+}
+
+TEST_CASE(
+    "retention: of a temporary replica one shard copies what its process holds, and the other one reads") {
+  system_tests::hub::reference_server server;
+  const auto together = [](auto&& work, auto&&... shards) {
+    std::vector<std::future<void>> all;
+    (all.push_back(std::async(std::launch::async, [&] { work(shards); })), ...);
+    for (auto& each : all) each.get();
+  };
+  trainer first{who(server.address(), "trainer-0", {0, 2})};
+  trainer second{who(server.address(), "trainer-0", {1, 2})};
+  auto options = who(server.address(), "rollout-0", {0, 2});
+  options.offload_limit_bytes = 0;
+  rollout near{options};
+  options.shard = {1, 2};
+  rollout far{options};
+  together([](trainer& each) { each.publish(1); }, first, second);
+  first.worker.retain(1);
+  together([](rollout& each) { CHECK(each.worker.update(exactly(1)).version == 1); }, near, far);
+  CHECK_FALSE(second.worker.unpublish().lost);
+  second.memory.fill(77);
+  std::array<tensorhub::unpublish_report, 2> reports;
+  together([&](rollout& each) { reports[&each == &near ? 0 : 1] = each.worker.unpublish(20s); }, near, far);
+  for (const auto& report : reports) {
+    CHECK_FALSE(report.forced);
+    CHECK_FALSE(report.lost);
+  }
+  CHECK(replicas_of(near.worker) == std::vector<std::string>{"trainer-0~1 1"});
 }
 
 TEST_CASE("retention: without memory for it, or anybody to take it, it is said that the version is lost") {
