@@ -3,6 +3,8 @@
 /// Definitions of operations.hpp.
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -11,6 +13,12 @@
 #include "tensorhub/service/session/operations.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::session_detail {
+
+[[nodiscard]] TENSORHUB_DECL std::string awaited_version(const version_selector& selector,
+                                                         std::uint32_t shards) {
+  return "a version (" + to_string(selector) + ")" +
+         (shards > 1 ? ", or for the other shards to make this call" : "");
+}
 
 TENSORHUB_DECL session_ticket operations::publish(time_point now, version_number version, digest128 root,
                                                   readable_memory memory, time_point deadline) {
@@ -359,7 +367,7 @@ TENSORHUB_DECL void operations::begin_pull(time_point now, const pending_request
   operation_->previous = held_;
   operation_->lost = reply.lost;
   if (now >= operation_->deadline)  // the server's word was waited for (expires_at), and these are sources
-    return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
+    return abort(now, late(now, awaited_version(operation_->selector, options_.shard.count)));
   const bool drained = reply.sources.front().drained;
   const auto* call = get_if<messages::update_request>(&pending.body);
   operation_->told = drained && call != nullptr && call->shows;
@@ -505,7 +513,10 @@ TENSORHUB_DECL void operations::expire_operation(time_point now) {
       operation_->deadline = time_point::never();
       return;  // the shell is about to report
     case step::waiting:
-      return abort(now, late(now, "a version (" + to_string(operation_->selector) + ")"));
+      return abort(
+          now,
+          late(now, "a version (" + to_string(operation_->selector) + ")" +
+                        (options_.shard.count > 1 ? ", or for the other shards to make this call" : "")));
     case step::draining:
     case step::revoking:
       return abort(now, late(now, "the readers of the version held before"));
