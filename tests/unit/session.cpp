@@ -514,6 +514,10 @@ TEST_CASE(
   CHECK(worker.result(ticket).value().outcome.sentence == "nobody is left");
 }
 
+constexpr std::string_view late_for_version =
+    "the deadline passed while waiting for a version (at least 9), or for the other shards to make this "
+    "call";
+
 TEST_CASE("session: the deadline of an update names what was waited for") {
   driver worker{&driver::in_two_shards};
   worker.join();
@@ -525,10 +529,7 @@ TEST_CASE("session: the deadline of an update names what was waited for") {
     CHECK(finish.intact);
     worker.answer(messages::status_reply{});
     CHECK(worker.result(ticket).value().outcome.code == errc::timed_out);
-    CHECK(
-        worker.result(ticket).value().outcome.sentence ==
-        "the deadline passed while waiting for a version (at least 9), or for the other shards to make this "
-        "call");
+    CHECK(worker.result(ticket).value().outcome.sentence == late_for_version);
   }
   SUBCASE("a version, and the server says it first") {
     const auto ticket = worker.core.update(worker.now, at_least(9), worker.in(2s));
@@ -553,10 +554,7 @@ TEST_CASE("session: the deadline of an update names what was waited for") {
     }
     CHECK(worker.sent_body<messages::finish_request>().intact);
     worker.answer(messages::status_reply{});
-    CHECK(
-        worker.result(ticket).value().outcome.sentence ==
-        "the deadline passed while waiting for a version (at least 9), or for the other shards to make this "
-        "call");
+    CHECK(worker.result(ticket).value().outcome.sentence == late_for_version);
   }
   SUBCASE("bytes") {
     const auto ticket = worker.start_update(3, 2000ms);
