@@ -236,6 +236,34 @@ TEST_CASE("threads that cannot be started: constructors fail with an error that 
   CHECK(says([&] { const tensorhub::server_client client{{server.address(), {}, apart.process}}; }));
 }
 
+/// With how many threads `make` works; with fewer it ends with an error that says so. (ZeroMQ ends the
+/// process if it cannot start one of its own.)
+template <typename Make>
+static int threads_of(Make&& make) {
+  for (int threads = 0;; ++threads) {
+    CAPTURE(threads);
+    std::string sentence;
+    threads_left = threads;
+    const errc ended = code_of(make, &sentence);
+    threads_left = -1;
+    if (ended == errc::ok) return threads;
+    REQUIRE(ended == errc::system_failed);
+    CHECK_MESSAGE(contains(sentence, "a thread cannot be started"), sentence);
+  }
+}
+
+TEST_CASE("threads that cannot be started: a want of ZeroMQ's threads ends no process") {
+  tensorhub::reference_server_options with_keys;
+  with_keys.security =
+      tensorhub::server_security{tensorhub::make_curve_keys(),
+                                 {{tensorhub::make_curve_keys().public_key, tensorhub::client_rules{"x"}}}};
+  CHECK(threads_of([] { const hub::reference_server plain; }) == 3);
+  CHECK(threads_of([&] { const hub::reference_server guarded{with_keys}; }) == 5);
+  CHECK(threads_of([] {
+          const tensorhub::server_client client{{"tcp://127.0.0.1:9", {}, tensorhub::process::separate()}};
+        }) == 3);
+}
+
 TEST_CASE("threads that cannot be started: those that leave on a signal share its grace") {
   struct slow {
     std::chrono::milliseconds given{-1};

@@ -1,17 +1,22 @@
 #pragma once
 /// \file started_thread.hpp
-/// A thread of the library's, or an error that says what to do.
+/// A thread of the library's, or an error that says what to do; and the question whether this process can
+/// start some more threads.
+///
+/// Thread safety: any thread. Both throw `system_failed`; there are no other errors.
 
-#include <string>
+#include <cstddef>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "tensorhub/detail/build_mode.hpp"
-#include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
+
+/// Throws `system_failed`: the system starts no further thread, for this reason.
+[[noreturn]] void refuse_thread(std::string_view owner, std::string_view reason);
 
 /// Throws `system_failed` if the system starts no further thread. `owner` begins the sentence.
 template <typename Run>
@@ -19,10 +24,17 @@ template <typename Run>
   try {
     return std::jthread{std::forward<Run>(run)};
   } catch (const std::system_error& e) {
-    throw error(errc::system_failed,
-                std::string{owner} + ": a thread cannot be started (" + e.what() +
-                    "): raise the limit of threads (ulimit -u, or a container's pids.max)");
+    refuse_thread(owner, e.what());
   }
 }
 
+/// For what ends the process (ZeroMQ does) when it cannot start a thread. Starts so many at once and lets
+/// them end: throws `system_failed` if this process cannot have them now. It is a check and no reservation:
+/// what starts threads at the same moment, here or elsewhere under the same limit, may still take them.
+void require_threads(std::string_view owner, std::size_t needed);
+
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail
+
+#if defined(TENSORHUB_HEADER_ONLY)
+#include "tensorhub/detail/impl/started_thread.ipp"
+#endif

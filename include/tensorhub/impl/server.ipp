@@ -45,8 +45,8 @@ class catalog_server::loop {
       : options_{checked(std::move(how))},
         epoch_{new_epoch(options_.term)},
         catalog_{options_.catalog, epoch_, std::move(scheduler), std::move(consistency)},
-        context_{options_.security ? std::make_shared<zmq::context_t>(detail::server_io_threads)
-                                   : detail::shared_context()},
+        context_{options_.security ? detail::new_context("the reference server", detail::server_io_threads)
+                                   : detail::shared_context("the reference server")},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::router)} {
     tally_.round_at.store(clock_.now().nanoseconds);
     try {

@@ -25,9 +25,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
+/// A context whose first socket will start so many threads, and one more that closes sockets. ZeroMQ ends the
+/// process (abort) if it cannot start one: throws `system_failed` if this process can start no such number
+/// now. `owner` begins the sentence.
+[[nodiscard]] std::shared_ptr<zmq::context_t> new_context(std::string_view owner, int io_threads);
+
 /// Exists while a shared pointer holds it; a process without hub objects has no ZeroMQ threads. A forked
-/// child gets one of its own.
-[[nodiscard]] std::shared_ptr<zmq::context_t> shared_context();
+/// child gets one of its own. Throws what `new_context` throws, with the first of them.
+[[nodiscard]] std::shared_ptr<zmq::context_t> shared_context(std::string_view owner = "ZeroMQ");
 
 /// ZeroMQ counts messages per connection, not their bytes.
 ///

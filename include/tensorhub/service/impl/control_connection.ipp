@@ -41,7 +41,7 @@ class control_connection::loop {
         address_{addresses_.front()},
         seen_{.refused = std::vector<bool>(addresses_.size())},
         security_{std::move(security)},
-        context_{detail::shared_context()},
+        context_{detail::shared_context("the control connection to " + servers_)},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
         handshakes_{*context_, socket_, detail::handshake_failures | attempts | ZMQ_EVENT_CONNECT_RETRIED} {
     for (const std::string& each : addresses_) {

@@ -20,6 +20,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/process_wide.hpp"
+#include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/service/listen_filter.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
@@ -30,12 +31,17 @@ struct present_context {
   void in_child() noexcept { context.reset(); }
 };
 
-TENSORHUB_DECL std::shared_ptr<zmq::context_t> shared_context() {
+TENSORHUB_DECL std::shared_ptr<zmq::context_t> new_context(std::string_view owner, int io_threads) {
+  require_threads(owner, static_cast<std::size_t>(io_threads) + 1);
+  return std::make_shared<zmq::context_t>(io_threads);
+}
+
+TENSORHUB_DECL std::shared_ptr<zmq::context_t> shared_context(std::string_view owner) {
   auto& present = process_wide<present_context>();
   const std::lock_guard lock{present.mutex};
   auto context = present.context.lock();
   if (!context) {
-    context = std::make_shared<zmq::context_t>(1);
+    context = new_context(owner, 1);
     context->set(zmq::ctxopt::max_sockets, 16384);
     present.context = context;
   }
