@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "support/short_files.hpp"
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -176,4 +178,22 @@ TEST_CASE("same_host: a device that never ends a copy does not hold up pieces of
   piece.regions.erase(on_device);
   CHECK(piece.device.is_copying());
   CHECK(clock::now() - begun < 30s);
+}
+
+TEST_CASE("same_host: shared memory that may not be so long (ulimit -f) is an error, and ends no process") {
+  std::string of_grants, of_stage;
+  const auto told = [](std::string& sentence, auto&& make) {
+    const short_files limit{4096};
+    try {
+      make();
+      return errc::ok;
+    } catch (const error& e) {
+      sentence = e.what();
+      return e.code();
+    }
+  };
+  CHECK(told(of_grants, [] { const transports::same_host source{{}, {1}}; }) == errc::transport_failed);
+  CHECK_MESSAGE(of_grants.find("ulimit -f") != std::string::npos, of_grants);
+  CHECK(told(of_stage, [] { const wire::stage_file stage; }) == errc::system_failed);
+  CHECK_MESSAGE(of_stage.find("ulimit -f") != std::string::npos, of_stage);
 }

@@ -33,6 +33,7 @@
 #include "hub.hpp"
 #include "support/child_process.hpp"
 #include "support/sanitizers.hpp"
+#include "support/short_files.hpp"
 
 using namespace processes;
 using namespace system_tests;
@@ -310,6 +311,28 @@ TEST_CASE("shared copy: names and tensors that cannot be shared are refused") {
   CHECK(code_of([&] { attached_copy{std::string(65, 'x')}; }) == errc::invalid_argument);
   shared empty{who(world.server.address(), "host-1"), fresh_name()};
   CHECK(code_of([&] { empty.join(); }) != errc::ok);
+}
+
+TEST_CASE("shared copy: files that may not be as long as its memory or its table (ulimit -f) are an error") {
+  const tensorhub::reference_server server{{.address = "tcp://127.0.0.1:*"}};
+  const tensorhub::reference_server other{{.address = "tcp://127.0.0.1:*"}};  // another layout
+  shared large{who(server.address(), "host-0"), fresh_name()};
+  add_to(large);
+  shared many{who(other.address(), "host-0"), fresh_name()};
+  many.add("one", {1}, tensorhub::dtype::u8);
+  for (int i = 0; i < 300; ++i) many.add("nothing " + std::to_string(i), {0}, tensorhub::dtype::u8);
+  std::string of_memory, of_table;
+  errc memory = errc::ok, table = errc::ok;
+  {
+    const short_files limit{4096};
+    memory = code_of([&] { large.join(); }, &of_memory);
+    table = code_of([&] { many.join(); }, &of_table);
+  }
+  CHECK(memory == errc::invalid_argument);
+  CHECK_MESSAGE(contains(of_memory, "ulimit -f"), of_memory);
+  CHECK(table == errc::system_failed);
+  CHECK_MESSAGE(contains(of_table, "ulimit -f"), of_table);
+  CHECK(code_of([&] { many.join(); }) == errc::ok);
 }
 
 TEST_CASE("shared copy: strangers on its socket") {

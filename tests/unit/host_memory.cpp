@@ -2,6 +2,7 @@
 /// Memory space `host`: pages of a memfd, and what is known of other memory.
 
 #include "support/calls.hpp"
+#include "support/short_files.hpp"
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
@@ -21,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -137,6 +139,20 @@ TEST_CASE("host memory: no bytes and too many are refused") {
   CHECK(code_of([&] { static_cast<void>(space.allocate(limits::shard_bytes + 1)); }) ==
         errc::invalid_argument);
   CHECK(code_of([&] { static_cast<void>(space.allocate(UINT64_MAX)); }) == errc::invalid_argument);
+}
+
+TEST_CASE("host memory: what may not be a file of that length (ulimit -f) is memory without one") {
+  const std::uint64_t bytes = 16 * page;
+  for (const bool fits : {true, false}) {
+    CAPTURE(fits);
+    std::optional<host_memory::allocation> memory;
+    {
+      const short_files limit{fits ? bytes : bytes - 1};
+      memory.emplace(bytes);
+    }
+    CHECK((host_memory{}.describe(memory->data(), bytes).backing_fd >= 0) == fits);
+    memory->data()[bytes - 1] = std::byte{1};
+  }
 }
 
 // ---- describing

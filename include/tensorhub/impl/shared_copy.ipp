@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "tensorhub/detail/file_limit.hpp"
 #include "tensorhub/detail/process_wide.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
@@ -36,7 +37,7 @@ namespace shared_copy_detail {
 [[nodiscard]] inline offered_file file_of(std::span<const std::byte> first,
                                           std::span<const std::byte> second) {
   const detail::unique_socket file{::memfd_create("tensorhub-table", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  bool is_whole = static_cast<bool>(file);
+  bool is_whole = file && detail::may_make_file_of(first.size() + second.size());
   for (auto part : {first, second}) {
     while (is_whole && !part.empty()) {
       const ssize_t written = ::write(file.get(), part.data(), part.size());
@@ -47,8 +48,7 @@ namespace shared_copy_detail {
   }
   constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
   if (!is_whole || ::fcntl(file.get(), F_ADD_SEALS, seals) != 0)
-    throw error(errc::system_failed,
-                std::string{"no file for the table of tensors: "} + std::strerror(errno));
+    throw error(errc::system_failed, "no file for the table of tensors: " + detail::file_trouble(errno));
   return {reopened(file.get()), first.size() + second.size()};
 }
 
@@ -57,7 +57,9 @@ namespace shared_copy_detail {
   const memory_range all = detail::process_wide<detail::file_mappings>().around({any, 1});
   if (all.backing_fd >= 0 && all.backing_offset == 0) return all;
   throw error(errc::invalid_argument,
-              "the memory lies in no file, so that no other process can map it: this kernel has no memfd");
+              "the memory lies in no file, so that no other process can map it: this kernel has no memfd, or "
+              "this process may make no file of that "
+              "length (ulimit -f)");
 }
 
 }  // namespace shared_copy_detail

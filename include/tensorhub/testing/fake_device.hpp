@@ -44,6 +44,7 @@
 #include "tensorhub/concepts/memory_space.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/cpu_access.hpp"
+#include "tensorhub/detail/file_limit.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
@@ -87,8 +88,7 @@ class fake_device final : public device_access {
     block_record block;
     block.bytes = in_pages(bytes);
     block.file.reset(::memfd_create("fake-device", MFD_CLOEXEC));
-    if (!block.file || ::ftruncate(block.file.get(), static_cast<off_t>(block.bytes)) != 0)
-      fail("no file in memory");
+    if (!block.file || !detail::set_file_bytes(block.file.get(), block.bytes)) fail("no file in memory");
     return insert(std::move(block));
   }
   void free(std::byte* data) noexcept {

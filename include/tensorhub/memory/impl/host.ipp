@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "tensorhub/detail/available_memory.hpp"
+#include "tensorhub/detail/file_limit.hpp"
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/detail/in_parallel.hpp"
 #include "tensorhub/error.hpp"
@@ -92,7 +93,7 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
     throw error(errc::invalid_argument, "cannot allocate " + std::to_string(bytes) + " bytes");
   }
   descriptor_ = detail::unique_socket{::memfd_create("tensorhub", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
-  if (descriptor_ && ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0) descriptor_.reset();
+  if (descriptor_ && !detail::set_file_bytes(descriptor_.get(), bytes)) descriptor_.reset();
   // The length of the file is sealed, so that a reader's mapping of it cannot fault. If sealing fails,
   // readers do not map it.
   constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW;

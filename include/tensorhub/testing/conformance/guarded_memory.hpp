@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/file_limit.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/memory.hpp"
@@ -80,7 +81,7 @@ class host_bytes final : public conformance_bytes {
     if (with_file) {
       // Sealed as the host memory space seals its files, so that a transport may map it.
       descriptor_.reset(::memfd_create("conformance", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-      if (!descriptor_ || ::ftruncate(descriptor_.get(), static_cast<off_t>(bytes)) != 0 ||
+      if (!descriptor_ || !detail::set_file_bytes(descriptor_.get(), bytes) ||
           ::fcntl(descriptor_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
         throw error{errc::system_failed, "no memfd for the conformance suite"};
     }

@@ -3,9 +3,9 @@
 /// Definitions of grants.hpp.
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 
+#include "tensorhub/detail/file_limit.hpp"
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
@@ -14,11 +14,11 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 TENSORHUB_DECL grant_page::grant_page()
     : file_{::memfd_create("tensorhub-grants", MFD_CLOEXEC | MFD_ALLOW_SEALING)} {
-  if (file_ && ::ftruncate(file_.get(), slots * sizeof(grant_word)) == 0)
+  if (file_ && detail::set_file_bytes(file_.get(), slots * sizeof(grant_word)))
     view_ = file_mapping_view{file_.get(), slots * sizeof(grant_word), PROT_READ | PROT_WRITE};
   if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     throw error(errc::transport_failed,
-                std::string{"same_host: no shared memory for grants: "} + std::strerror(errno));
+                "same_host: no shared memory for grants: " + detail::file_trouble(errno));
   // Older kernels do not know this seal; readers map the page read-only anyway.
   static_cast<void>(::fcntl(file_.get(), F_ADD_SEALS, detail::seal_future_write));
 }

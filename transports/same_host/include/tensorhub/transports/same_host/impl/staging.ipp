@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "tensorhub/detail/file_limit.hpp"
 #include "tensorhub/detail/file_seals.hpp"
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -18,11 +19,11 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 TENSORHUB_DECL stage_file::stage_file()
     : file_{::memfd_create("tensorhub-stage", MFD_CLOEXEC | MFD_ALLOW_SEALING)} {
-  if (file_ && ::ftruncate(file_.get(), static_cast<off_t>(bytes)) == 0)
+  if (file_ && detail::set_file_bytes(file_.get(), bytes))
     view_ = file_mapping_view{file_.get(), bytes, PROT_READ | PROT_WRITE};
   if (!view_ || ::fcntl(file_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
     throw error(errc::system_failed,
-                std::string{"same_host: no shared memory to stage pieces in: "} + std::strerror(errno));
+                "same_host: no shared memory to stage pieces in: " + detail::file_trouble(errno));
   static_cast<void>(
       ::fcntl(file_.get(), F_ADD_SEALS, detail::seal_future_write));  // older kernels do not know this seal
 }
