@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/fsuid.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -146,8 +148,9 @@ class asking_reader {
 };
 
 /// An honest reader connects. Connections are accepted in turn, so all earlier ones have been by then.
-[[nodiscard]] std::string trouble_of_a_reader(const same_host& source) {
-  same_host through{{}, reader_id};
+[[nodiscard]] std::string trouble_of_a_reader(const same_host& source,
+                                              const same_host::options& options = {}) {
+  same_host through{options, reader_id};
   auto queue = through.make_queue(4);
   try {
     const auto endpoint = through.connect(queue, source.address(), source_id, 20s);
@@ -167,6 +170,34 @@ TEST_CASE("connections of another user take no descriptors of a source") {
   REQUIRE(stranger.connect_to(source) == silent_process::count);
   CHECK(trouble_of_a_reader(source) == "");
   CHECK(descriptors_of_this_process() < before + 50);
+}
+
+TEST_CASE("a user without a number in the user namespace is another one, unless it is allowed") {
+  if (!other_users::may_become("conformance.same_host_strangers")) return;
+  namespace local = tensorhub::detail::local;
+  std::string map;
+  std::getline(std::ifstream{"/proc/self/uid_map"}, map);
+  const bool is_first = map.find("4294967295") != std::string::npos;
+  for (const uid_t user : {nobody, uid_t{1001}}) {
+    CAPTURE(user);
+    const int result = other_users::as_user(user, [&] {
+      // In the first namespace it is a user like others.
+      if (is_first && !local::may_talk(user, {})) return 1;
+      if (::unshare(CLONE_NEWUSER) != 0) return 77;
+      if (::geteuid() != nobody || local::may_talk(nobody, {}) || !local::may_talk(nobody, {nobody}))
+        return 2;
+      const same_host source{{}, source_id};
+      const std::string trouble = trouble_of_a_reader(source);
+      std::cout << "same_host, a user namespace without numbers: " << trouble << std::endl;
+      if (trouble.find("has no number in this user namespace") == std::string::npos) return 3;
+      const same_host allowing{{.allowed_uids = {nobody}}, source_id};
+      return trouble_of_a_reader(allowing, {.allowed_uids = {nobody}}).empty() ? 0 : 4;
+    });
+    if (result == 77)
+      std::cout << "SKIPPED: conformance.same_host_strangers: no user namespace can be made here\n";
+    else
+      CHECK(result == 0);
+  }
 }
 
 TEST_CASE("descriptors that come with a packet of no bytes are closed") {

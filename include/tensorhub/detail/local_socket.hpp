@@ -55,7 +55,13 @@ struct peer_credentials {
   uid_t user = static_cast<uid_t>(-1);
 };
 [[nodiscard]] peer_credentials credentials_of(int socket) noexcept;
+/// True: this is the number of this process's user, and may be another user all the same. In a user namespace
+/// each one that has no number there has the same one (/proc/sys/kernel/overflowuid).
+[[nodiscard]] bool stands_for_many(uid_t user) noexcept;
+/// Whether it is this process's user, or one of those.
 [[nodiscard]] bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept;
+/// Why it may not, about the process at the other end.
+[[nodiscard]] std::string other_user_text(uid_t user);
 
 /// Sends one packet, with a descriptor if `descriptor` >= 0. False, with errno, if the socket did not accept
 /// it.

@@ -3,6 +3,7 @@
 /// Definitions of local_socket.hpp.
 
 #include <algorithm>
+#include <fstream>
 #include <span>
 
 #include "tensorhub/detail/descriptor_limit.hpp"
@@ -71,8 +72,41 @@ TENSORHUB_DECL peer_credentials credentials_of(int socket) noexcept {
   return {facts.pid, facts.uid};
 }
 
+/// The numbers in this file; none if it cannot be read.
+[[nodiscard]] inline std::vector<std::uint64_t> numbers_in(const char* path) {
+  std::ifstream file{path};
+  std::vector<std::uint64_t> out;
+  for (std::uint64_t each = 0; file >> each;) out.push_back(each);
+  return out;
+}
+
+TENSORHUB_DECL bool stands_for_many(uid_t user) noexcept {
+  if (user != ::geteuid()) return false;
+  try {
+    const auto unmapped = numbers_in("/proc/sys/kernel/overflowuid");
+    if (user != (unmapped.empty() ? 65534 : unmapped.front())) return false;
+    // A kernel without user namespaces has no such file.
+    if (::access("/proc/self/uid_map", F_OK) != 0 && ::access("/proc/self/status", F_OK) == 0) return false;
+    const auto map = numbers_in("/proc/self/uid_map");  // first, first outside, count; ...
+    std::uint64_t mapped = 0;
+    for (std::size_t i = 2; i < map.size(); i += 3) mapped += map[i];
+    return mapped < 0xffff'ffff;  // all of them: as in the first namespace
+  } catch (...) {                 // no memory
+    return true;
+  }
+}
+
 TENSORHUB_DECL bool may_talk(uid_t user, const std::vector<uid_t>& allowed) noexcept {
-  return user == ::geteuid() || detail::contains(allowed, user);
+  return detail::contains(allowed, user) || (user == ::geteuid() && !stands_for_many(user));
+}
+
+TENSORHUB_DECL std::string other_user_text(uid_t user) {
+  const std::string number = std::to_string(user);
+  if (!stands_for_many(user))
+    return "belongs to user " + number + ", this process to user " + std::to_string(::geteuid());
+  return "may belong to another user: " + number +
+         " stands for each one that has no number in this user namespace (/proc/self/uid_map gives them), "
+         "and so does this process's";
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::detail::local

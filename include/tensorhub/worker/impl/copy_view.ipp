@@ -31,8 +31,9 @@ TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until, c
                   "no process of this machine and user shares a copy under this name: start it first (" +
                       e.sentence() + ")");
   }
-  if (!may_talk(credentials_of(socket_.get()).user, {}))
-    throw failure(errc::refused, "the process that shares a copy under this name belongs to another user");
+  if (const uid_t user = credentials_of(socket_.get()).user; !may_talk(user, {}))
+    throw failure(errc::refused, "the process that shares a copy under this name " + other_user_text(user) +
+                                     ": run both as one user");
   greet(until, stop);
 }
 

@@ -58,7 +58,9 @@ struct same_host_options {
   /// as without Yama. Needed by sources whose readers are not their parents.
   bool allow_any_tracer = false;
 
-  /// Users, besides this process's own, from and to which connections are permitted.
+  /// Users, besides this process's own, from and to which connections are permitted. Where this process's
+  /// user has no number in its user namespace, each other such user has the same one (65534): name it to
+  /// permit them all.
   std::vector<uid_t> allowed_uids{};
 
   /// The number of connections (with their mapped files) that are kept for later endpoints to the same

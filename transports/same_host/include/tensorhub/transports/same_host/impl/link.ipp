@@ -33,8 +33,7 @@ TENSORHUB_DECL link::link(const transport_address& where, const same_host_option
   socket_ = connect_to(address->socket, text_, until);
   const peer_credentials source = credentials_of(socket_.get());
   if (!may_talk(source.user, options.allowed_uids))
-    refuse("belongs to user " + std::to_string(source.user) + ", this process to user " +
-           std::to_string(::geteuid()) + ": run both as one user, or name it in the option allowed_uids");
+    refuse(other_user_text(source.user) + ": run both as one user, or name it in the option allowed_uids");
   process_.peer = source.process;
   hello greeting;
   greeting.reader = self.value;
@@ -260,8 +259,10 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
     break;
   }
   if (answer.status == welcome_status::other_user) {
-    refuse("does not let user " + std::to_string(::geteuid()) +
-           " in: run both processes as one user, or name it in the source's option allowed_uids");
+    refuse(
+        "does not let user " + std::to_string(::geteuid()) +
+        " in: run both processes as one user, which has a number in both user namespaces, or name it in the "
+        "source's option allowed_uids");
   }
   if (answer.status == welcome_status::full)
     refuse("has no connection left: raise its option max_connections");
