@@ -35,6 +35,8 @@ using deadline = std::chrono::steady_clock::time_point;
 
 using resolved_addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
+/// An address in digits is found whatever addresses this machine has itself. Of a name those that the machine
+/// could reach (AI_ADDRCONFIG), or all if there are none; with AI_NUMERICHOST in `flags`, a name is an error.
 /// `transport`, here and below, is the name that begins an error's sentence.
 [[nodiscard]] resolved_addresses resolve(const std::string& host, const std::string& port, int flags,
                                          std::string_view transport);

@@ -28,9 +28,13 @@ TENSORHUB_DECL resolved_addresses resolve(const std::string& host, const std::st
                                           std::string_view transport) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  int failed = EAI_NONAME;
+  for (const int kind : {AI_NUMERICHOST, AI_ADDRCONFIG, 0}) {
+    hints.ai_flags = flags | kind | AI_NUMERICSERV;
+    failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+    if (failed == 0 || (flags & AI_NUMERICHOST) != 0) break;
+  }
   if (failed != 0 && !detail::has_free_descriptor())
     throw error(errc::system_failed, std::string{transport} + ": the host '" + host +
                                          "' cannot be resolved without a descriptor: raise the limit of open "
@@ -180,8 +184,7 @@ TENSORHUB_DECL void size_buffers(int socket, const tcp_path& path) noexcept {
 
 TENSORHUB_DECL listening_socket listen_at(const tcp_options& options, std::string_view transport) {
   const std::string host = detail::or_loopback(options.listen_host);
-  const auto addresses =
-      resolve(host, std::to_string(options.listen_port), AI_PASSIVE | AI_ADDRCONFIG, transport);
+  const auto addresses = resolve(host, std::to_string(options.listen_port), AI_PASSIVE, transport);
   // Accepted sockets inherit the sizes. Only the hello tells how far away a reader is; the send buffer, which
   // matters at a source, is set then.
   const tcp_path near = settings_of(options, path_kind::same_datacenter);
@@ -215,7 +218,7 @@ TENSORHUB_DECL std::string advertised_host(const tcp_options& options, const std
   if (options.names_in_addresses) return named.empty() ? detail::or_loopback(options.listen_host) : named;
   if (named.empty()) return listening;
   if (detail::is_every_interface(named)) return named;
-  const auto found = resolve(named, {}, AI_ADDRCONFIG, transport);
+  const auto found = resolve(named, {}, 0, transport);
   return numeric_host(found->ai_addr, found->ai_addrlen, transport);
 }
 
@@ -237,7 +240,7 @@ TENSORHUB_DECL detail::unique_socket connect_to(const std::string& address, cons
     throw error(errc::transport_failed,
                 prefix + "'" + address.substr(0, 128) + "' is not an address of this transport");
   }
-  const auto addresses = resolve(where->host, where->port, names ? AI_ADDRCONFIG : AI_NUMERICHOST, transport);
+  const auto addresses = resolve(where->host, where->port, names ? 0 : AI_NUMERICHOST, transport);
   std::string trouble = "no address";
   bool is_short = false;
   for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
