@@ -115,4 +115,7 @@ TEST_CASE("capabilities: a transport without them is one too") {
   static_assert(telling_transport<first_of<transports::tcp, transports::tls>>);
 #endif
   static_assert(!telling_transport<first_of<transports::tcp>>);
+  static_assert(shortage_telling_transport<first_of<testing::transport_archetype, transports::tcp>>);
+  static_assert(shortage_telling_transport<testing::gated<transports::tcp>>);
+  static_assert(!shortage_telling_transport<first_of<testing::transport_archetype>>);
 }

@@ -59,7 +59,9 @@ template <typename Make, typename Connect>
     auto both = make();
     const of_descriptors shortage{1, std::chrono::milliseconds{50}};
     const auto began = std::chrono::steady_clock::now();
+    CHECK(both->source.shortage_told().count == 0);
     connect(*both);
+    CHECK(both->source.shortage_told().count == 1);
     each = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
   }
   std::sort(times.begin(), times.end());

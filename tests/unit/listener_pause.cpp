@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <string>
 
 #include "tensorhub/detail/wake_event.hpp"
 
@@ -59,6 +60,20 @@ TEST_CASE("listener pause: it begins with a shortage, and ends after its time") 
     CHECK(s.is_watched());
     CHECK(s.pause.at_most(1s) == 1s);
   }
+}
+
+TEST_CASE("listener pause: pauses less than a minute apart are one shortage") {
+  scene s;
+  CHECK(s.pause.shortages() == 0);
+  for (int i = 0; i < 100; ++i) {
+    s.fails_with(EMFILE);
+    s.pass(59s);
+  }
+  CHECK(s.pause.shortages() == 1);
+  s.pass(1s);
+  s.fails_with(ENFILE);
+  CHECK(s.pause.shortages() == 2);
+  CHECK(s.pause.text().find("ulimit -n") != std::string::npos);
 }
 
 TEST_CASE("listener pause: other errors begin none") {

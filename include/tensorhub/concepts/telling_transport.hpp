@@ -2,16 +2,18 @@
 /// \file telling_transport.hpp
 /// Concept `telling_transport`: a guarded transport that says why it refuses readers, and what has become of
 /// its own certificate. Concept `composed_transport`: one of several, which says what it does without.
+/// Concept `shortage_telling_transport`: one that says that it can let no reader in.
 ///
 /// The concepts are optional. A worker writes all of that into its log: the reason behind the count of
 /// refused connections, and the others as lines of their own. An operator reaches no other part of a
 /// transport.
 ///
-/// | expression       | type              | means                                                     |
-/// |------------------|-------------------|-----------------------------------------------------------|
-/// | t.refusal_told() | transport_refusal | the latest refused connection for which a reason is known |
-/// | t.renewal_told() | transport_renewal | the latest change of the transport's own certificate      |
-/// | t.unused_told()  | transport_unused  | the transports that are not used in this process          |
+/// | expression        | type               | means                                                     |
+/// |-------------------|--------------------|-----------------------------------------------------------|
+/// | t.refusal_told()  | transport_refusal  | the latest refused connection for which a reason is known |
+/// | t.renewal_told()  | transport_renewal  | the latest change of the transport's own certificate      |
+/// | t.unused_told()   | transport_unused   | the transports that are not used in this process          |
+/// | t.shortage_told() | transport_shortage | the latest want of what a reader's connection takes here  |
 ///
 /// Each may be called from any thread, and waits for no connection and no file.
 
@@ -57,6 +59,19 @@ struct transport_unused {
   bool is_cut_off = false;  ///< no reader on another machine can reach this process, for that reason
 };
 
+/// Of what this process needs for a reader's connection, a descriptor before all; the readers wait meanwhile.
+struct transport_shortage {
+  std::uint64_t count = 0;  ///< shortages so far; one that comes again within a minute is the same one
+  std::string text{};       ///< what was missing, and what to do
+
+  /// Of two transports together.
+  transport_shortage& operator+=(const transport_shortage& other) {
+    count += other.count;
+    text += (text.empty() || other.text.empty() ? "" : "; ") + other.text;
+    return *this;
+  }
+};
+
 // clang-format off
 template <typename T>
 concept composed_transport =
@@ -71,6 +86,13 @@ concept telling_transport =
     requires(const T& ct) {
       { ct.refusal_told() } -> std::same_as<transport_refusal>;
       { ct.renewal_told() } -> std::same_as<transport_renewal>;
+    };
+
+template <typename T>
+concept shortage_telling_transport =
+    transport<T> &&
+    requires(const T& ct) {
+      { ct.shortage_told() } -> std::same_as<transport_shortage>;
     };
 // clang-format on
 

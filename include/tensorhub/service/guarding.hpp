@@ -82,11 +82,13 @@ class unused_watch {
   std::string said_;  ///< guarded by mutex_
 };
 
-/// Of one transport: what has become of its certificate is in one log line per renewal.
-class renewal_watch {
+/// Of one transport: what has become of its certificate is in one log line per renewal, and a want of what
+/// connections take in one per shortage.
+template <typename News>
+class news_watch {
  public:
   /// Empty: it was said already, or there was none; else whoever asked logs it.
-  [[nodiscard]] std::optional<transport_renewal> look(transport_renewal told) {
+  [[nodiscard]] std::optional<News> look(News told) {
     if (told.count == 0) return std::nullopt;
     const std::lock_guard lock{mutex_};
     if (told.count <= said_) return std::nullopt;
@@ -98,5 +100,7 @@ class renewal_watch {
   std::mutex mutex_;
   std::uint64_t said_ = 0;  ///< guarded by mutex_
 };
+using renewal_watch = news_watch<transport_renewal>;
+using shortage_watch = news_watch<transport_shortage>;
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

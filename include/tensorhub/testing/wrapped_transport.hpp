@@ -67,6 +67,9 @@ class wrapped_transport {
   [[nodiscard]] transport_unused unused_told() const requires composed_transport<Inner> {
     return inner_.unused_told();
   }
+  [[nodiscard]] transport_shortage shortage_told() const requires shortage_telling_transport<Inner> {
+    return inner_.shortage_told();
+  }
 
  protected:
   wrapped_transport(typename Inner::options chosen, incarnation self) : inner_{std::move(chosen), self} {}

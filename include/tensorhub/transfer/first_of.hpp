@@ -360,6 +360,14 @@ class first_of {
     });
     return sum;
   }
+  [[nodiscard]] transport_shortage shortage_told() const
+      requires(shortage_telling_transport<Members> || ...) {
+    transport_shortage sum;
+    each_started([&]<std::size_t I>(const auto& started) {
+      if constexpr (shortage_telling_transport<member<I>>) sum += started.shortage_told();
+    });
+    return sum;
+  }
 
   [[nodiscard]] queue make_queue(std::size_t depth) { return queue{depth}; }
 

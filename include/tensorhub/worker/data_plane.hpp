@@ -10,8 +10,9 @@
 /// An operation of a worker costs a few virtual calls; a chunk costs none.
 ///
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `refusals_to_log`, `renewal_to_log`,
-/// `unused_to_log`, `cut_off`, `renew`, `cost`, `forget_digests`, `transfers`, `unpack`, `raise_epoch`,
-/// `show_again` and `revoke_all` may be called from any thread; the worker serialises everything else.
+/// `unused_to_log`, `shortage_to_log`, `cut_off`, `renew`, `cost`, `forget_digests`, `transfers`, `unpack`,
+/// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises everything
+/// else.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
 
@@ -107,6 +108,8 @@ class data_plane {
   [[nodiscard]] virtual std::optional<transport_renewal> renewal_to_log() = 0;
   /// Transports that the process's own one does without, if no worker of the process has logged them yet.
   [[nodiscard]] virtual std::optional<transport_unused> unused_to_log() = 0;
+  /// The same of a want of what readers' connections take.
+  [[nodiscard]] virtual std::optional<transport_shortage> shortage_to_log() = 0;
   virtual void cut_off(incarnation reader) noexcept = 0;
   /// The transport can go on as another incarnation (concepts/shared_transport.hpp).
   [[nodiscard]] virtual bool renewable() const noexcept = 0;

@@ -94,6 +94,7 @@ class process_transport {
   [[nodiscard]] refusal_watch& refusals() noexcept { return refusals_; }
   [[nodiscard]] renewal_watch& renewals() noexcept { return renewals_; }
   [[nodiscard]] unused_watch& unused() noexcept { return unused_; }
+  [[nodiscard]] shortage_watch& shortages() noexcept { return shortages_; }
 
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
@@ -133,6 +134,7 @@ class process_transport {
   refusal_watch refusals_;
   renewal_watch renewals_;
   unused_watch unused_;
+  shortage_watch shortages_;
 };
 
 template <transport Transport, integrity Integrity, memory_space Memory>
@@ -190,6 +192,12 @@ class policy_data_plane final : public data_plane {
   [[nodiscard]] std::optional<transport_unused> unused_to_log() override {
     if constexpr (composed_transport<Transport>)
       return shared_->unused().look(transport_.unused_told());
+    else
+      return std::nullopt;
+  }
+  [[nodiscard]] std::optional<transport_shortage> shortage_to_log() override {
+    if constexpr (shortage_telling_transport<Transport>)
+      return shared_->shortages().look(transport_.shortage_told());
     else
       return std::nullopt;
   }

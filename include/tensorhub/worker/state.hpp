@@ -139,6 +139,7 @@ struct worker_state {
   TENSORHUB_DECL void log_refusals();
   TENSORHUB_DECL void log_renewal();
   TENSORHUB_DECL void log_unused();
+  TENSORHUB_DECL void log_shortage();
   /// One line when the server has become silent, and one when it answers again.
   TENSORHUB_DECL void log_silence(const session& core);
   /// The session has ended, and its process goes on as another incarnation.

@@ -218,6 +218,7 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
     log_refusals();
     log_renewal();
     log_unused();
+    log_shortage();
     log_silence(core);
   }
   // What is reported while an action is carried out may order more.
@@ -259,6 +260,15 @@ TENSORHUB_DECL void worker_state::log_unused() {
                 {}};
   line.about.worker = self;
   if (unused->is_cut_off) line.about.code = errc::transport_failed;
+  options.log(line);
+}
+
+TENSORHUB_DECL void worker_state::log_shortage() {
+  auto missing = data->shortage_to_log();
+  if (!missing) return;
+  log_line line{log_level::warning, std::move(missing->text), {}};
+  line.about.worker = self;
+  line.about.code = errc::system_failed;
   options.log(line);
 }
 

@@ -35,6 +35,7 @@
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/shared_transport.hpp"
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/same_host/copy_pool.hpp"
 #include "tensorhub/transports/same_host/kept_links.hpp"
@@ -138,6 +139,7 @@ class same_host {
     source_.expire_capabilities(self, epoch);
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return source_.refused_connections(); }
+  [[nodiscard]] transport_shortage shortage_told() const { return source_.shortage_told(); }
 
   [[nodiscard]] queue make_queue(std::size_t depth);
 
@@ -160,7 +162,8 @@ class same_host {
   same_host_detail::source source_;
   transport_address address_;
 };
-static_assert(guarded_transport<same_host> && shared_transport<same_host>);
+static_assert(guarded_transport<same_host> && shared_transport<same_host> &&
+              shortage_telling_transport<same_host>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

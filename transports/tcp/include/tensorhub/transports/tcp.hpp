@@ -28,7 +28,7 @@ class tcp : public tcp_detail::basic_tcp<tcp_detail::plain_channel> {
  public:
   using basic_tcp::basic_tcp;
 };
-static_assert(guarded_transport<tcp> && shared_transport<tcp>);
+static_assert(guarded_transport<tcp> && shared_transport<tcp> && shortage_telling_transport<tcp>);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports
 

@@ -38,7 +38,7 @@ class tls : public tcp_detail::basic_tcp<tls_detail::tls_channel> {
   [[nodiscard]] transport_refusal refusal_told() const { return shared().refusal_told(); }
   [[nodiscard]] transport_renewal renewal_told() const { return shared().renewal_told(); }
 };
-static_assert(telling_transport<tls> && shared_transport<tls>);
+static_assert(telling_transport<tls> && shared_transport<tls> && shortage_telling_transport<tls>);
 
 #if !defined(TENSORHUB_HEADER_ONLY)
 /// The library TensorHub::compiled_tls has it instantiated.

@@ -28,6 +28,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
@@ -75,6 +76,11 @@ class source {
   void rename(incarnation self, incarnation next) noexcept;
   void dismiss(incarnation self) noexcept;
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
+  /// Of descriptors, or memory, for readers' connections.
+  [[nodiscard]] transport_shortage shortage_told() const {
+    if (pause_.shortages() == 0) return {};
+    return {pause_.shortages(), "same_host: " + pause_.text()};
+  }
 
  private:
   struct connection {
@@ -164,7 +170,8 @@ class source {
   detail::epoll_set set_{"same_host"};
   detail::wake_event wake_;
   std::atomic<bool> stopping_ = false;
-  detail::listener_pause pause_;  ///< used by the thread alone, as the next
+  detail::listener_pause
+      pause_;  ///< any thread asks what it has seen; the rest, and the next, is the thread's
   std::uint64_t last_connection_ = 0;
   std::atomic<std::uint32_t> visitors_ = 0;
   std::mutex mutex_;

@@ -127,6 +127,7 @@ class basic_tcp {
   void require_capability(std::span<const std::byte> key);
   void expire_capabilities(incarnation self, std::uint64_t epoch) noexcept;
   [[nodiscard]] std::uint64_t refused_connections() const noexcept;
+  [[nodiscard]] transport_shortage shortage_told() const { return source_.shortage_told(); }
 
   [[nodiscard]] queue make_queue(std::size_t depth);
   [[nodiscard]] endpoint connect(queue& on, const transport_address& address, incarnation peer,

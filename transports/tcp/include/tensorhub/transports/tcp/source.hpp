@@ -39,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/epoll_set.hpp"
@@ -146,6 +147,12 @@ class source {
   [[nodiscard]] std::uint64_t refused_connections() const noexcept {
     return gate_.refused_connections() + shared_->refused();
   }
+  /// Of descriptors, or memory, for readers' connections.
+  [[nodiscard]] transport_shortage shortage_told() const {
+    const detail::listener_pause& pause = loops_.front()->pause;
+    if (pause.shortages() == 0) return {};
+    return {pause.shortages(), std::string{Channel::name} + ": " + pause.text()};
+  }
 
   /// Closes the connections that may still send bytes of this region, whose key has changed or was removed.
   void forget_region(std::uint64_t region) noexcept {
@@ -178,7 +185,7 @@ class source {
         copying;  ///< connections that wait for a copy; used by the thread alone, as the next
     std::vector<std::uint64_t> copied_ids;  ///< room for the same
     std::jthread thread;
-    detail::listener_pause pause;  ///< the thread's own, as the two before
+    detail::listener_pause pause;  ///< as the two before; any thread asks what it has seen
     loop() { set.must_add(event.descriptor(), event_id); }
   };
 
