@@ -115,6 +115,20 @@ TEST_CASE("few watches: a source that cannot watch its own descriptors is not ma
   CHECK(connecting<same_host>(3, {}) == errc::ok);
 }
 
+TEST_CASE("tcp: a source whose threads would have too small a stack is not made") {
+  const auto with_stack = [](std::size_t bytes) {
+    return ending(-1, [bytes] {
+      pthread_attr_t usual;
+      REQUIRE(::pthread_getattr_default_np(&usual) == 0);
+      REQUIRE(::pthread_attr_setstacksize(&usual, bytes) == 0);
+      REQUIRE(::pthread_setattr_default_np(&usual) == 0);
+      const tcp source{{}, {1}};
+    });
+  };
+  CHECK(with_stack(64u << 10) == errc::system_failed);
+  CHECK(with_stack(128u << 10) == errc::ok);
+}
+
 #ifdef TENSORHUB_HAS_TLS
 TEST_CASE("tls: a source whose threads cannot all be started ends with an error") {
   const tls_tests::authority authority;

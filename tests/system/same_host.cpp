@@ -178,6 +178,22 @@ TEST_CASE("same_host: a reader that may not attach to other processes updates al
   ::close(ends[1]);
 }
 
+TEST_CASE("same_host: memory that a reader may read in no way is an error that says what to do") {
+  host_hub::reference_server server;
+  weights at_trainer, at_rollout;  // some of them in memory of no file
+  host_hub::publisher trainer{who(server.address(), "trainer-0")};
+  host_hub::subscriber rollout{who(server.address(), "rollout-0"),
+                               {.attach = tensorhub::transports::memory_attach::never}};
+  at_trainer.add_to(trainer);
+  at_rollout.add_to(rollout);
+  at_trainer.fill(1);
+  trainer.publish(1);
+  std::string sentence;
+  CHECK(code_of([&] { rollout.update(latest, 3s); }, &sentence) != errc::ok);
+  CHECK_MESSAGE(contains(sentence, "local error"), sentence);
+  CHECK_MESSAGE(contains(sentence, "let the source allocate it by host_memory"), sentence);
+}
+
 TEST_CASE(
     "same_host for tenants: the memory of trainers and rollouts is copied by them, and the report says so") {
   const same_host::options options = same_host::options::for_tenants();

@@ -309,6 +309,9 @@ TEST_CASE("shared copy: names and tensors that cannot be shared are refused") {
   CHECK(code_of([&] { shared copy(who(world.server.address(), "host-1"), std::string{}); }) ==
         errc::invalid_argument);
   CHECK(code_of([&] { attached_copy{std::string(65, 'x')}; }) == errc::invalid_argument);
+  std::string sentence;
+  CHECK(code_of([&] { attached_copy{fresh_name()}; }, &sentence) == errc::disconnected);
+  CHECK_MESSAGE(contains(sentence, "network namespace"), sentence);
   shared empty{who(world.server.address(), "host-1"), fresh_name()};
   CHECK(code_of([&] { empty.join(); }) != errc::ok);
 }

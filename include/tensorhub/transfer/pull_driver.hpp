@@ -135,6 +135,7 @@ class pull_driver {
     pull_target target{};
     bool report_release = false;
     std::string path{};
+    std::string failed_here{};  ///< the path through which a read has failed at this end; empty: none has
   };
 
   [[nodiscard]] static time_point now() noexcept {

@@ -58,7 +58,8 @@ TENSORHUB_DECL unique_socket connect_to(const std::string& name, const std::stri
     if (errno == EAGAIN)
       throw error(errc::timed_out, address + " accepts no connection: it hangs or is stopped");
     throw error(errc::transport_failed, address + " cannot be reached: " + std::strerror(errno) +
-                                            "; that process has probably ended");
+                                            "; that process has probably ended, or is in another network "
+                                            "namespace: the two need the same one");
   }
   const int flags = ::fcntl(socket.get(), F_GETFL);
   static_cast<void>(::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK));

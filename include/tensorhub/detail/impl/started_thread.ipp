@@ -2,10 +2,12 @@
 /// \file started_thread.ipp
 /// Definitions of detail/started_thread.hpp.
 
+#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -20,7 +22,22 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 TENSORHUB_DECL void refuse_thread(std::string_view owner, std::string_view reason) {
   throw error(errc::system_failed,
               std::string{owner} + ": a thread cannot be started (" + std::string{reason} +
-                  "): raise the limit of threads (ulimit -u, or a container's pids.max)");
+                  "): raise the limit of threads (ulimit -u, or a container's pids.max), "
+                  "or of memory, since each has a stack (ulimit -v, ulimit -d)");
+}
+
+TENSORHUB_DECL void require_stack(std::string_view owner) {
+  constexpr std::size_t enough = 128u << 10;
+  pthread_attr_t usual;
+  if (::pthread_getattr_default_np(&usual) != 0) return;
+  std::size_t bytes = enough;
+  static_cast<void>(::pthread_attr_getstacksize(&usual, &bytes));
+  ::pthread_attr_destroy(&usual);
+  if (bytes >= enough) return;
+  throw error(errc::system_failed, std::string{owner} + ": a thread would have a stack of " +
+                                       std::to_string(bytes >> 10) + " KiB only: it needs " +
+                                       std::to_string(enough >> 10) +
+                                       ": raise the limit of stacks (ulimit -s)");
 }
 
 TENSORHUB_DECL void require_threads(std::string_view owner, std::size_t needed) {

@@ -63,6 +63,8 @@ TENSORHUB_DECL pull_lane::findings pull_lane::take_findings() {
     found.failed.push_back(*std::move(failure));
     source_failure& last = found.failed.back();
     last.detail = sources[last.slot].target.name + ": " + last.detail;
+    if (const std::string& through = sources[last.slot].failed_here; !through.empty())
+      last.detail += ", through " + through;
   }
   for (source_slot slot = 0; slot < sources.size(); ++slot) {
     if (!sources[slot].report_release || !driver_->core_.is_idle(slot)) continue;
@@ -308,6 +310,10 @@ TENSORHUB_DECL pull_lane::scratch_range pull_lane::scratch_of(std::size_t channe
 TENSORHUB_DECL bool pull_lane::ended(const request& read, completion_status status) {
   channel_record& channel = channels_[read.channel];
   if (--channel.outstanding == 0 && !channel.is_open()) free_looks_.push_back(channel.look);
+  if (status == completion_status::local_error && channel.is_open()) {
+    const std::lock_guard lock{driver_->mutex_};
+    driver_->sources_[channel.slot].failed_here = path(channel.look);
+  }
   return !channel.is_open() || !give_back_stale(channel, read.what, status);
 }
 

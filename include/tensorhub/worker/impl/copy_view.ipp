@@ -27,9 +27,11 @@ TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until, c
     socket_ = connect_to(copy_socket_name(name_), "the owner of shared copy '" + name_ + "'", until);
   } catch (const error& e) {
     if (e.code() == errc::timed_out) throw;
-    throw failure(errc::disconnected,
-                  "no process of this machine and user shares a copy under this name: start it first (" +
-                      e.sentence() + ")");
+    throw failure(
+        errc::disconnected,
+        "no process of this machine, user and network namespace shares a copy under this name: start it "
+        "first (" +
+            e.sentence() + ")");
   }
   if (const uid_t user = credentials_of(socket_.get()).user; !may_talk(user, {}))
     throw failure(errc::refused, "the process that shares a copy under this name " + other_user_text(user) +

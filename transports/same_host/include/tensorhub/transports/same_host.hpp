@@ -83,7 +83,7 @@ class same_host {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return core_->peer(); }
     [[nodiscard]] bool usable() const noexcept { return core_->usable(); }
-    /// Why memory of the peer is staged; empty if none has been so far.
+    /// Why memory of the peer is staged, or cannot be read; empty if there was none of that kind so far.
     [[nodiscard]] const std::string& why() const noexcept { return core_->why(); }
     /// When the endpoint ends, the transport keeps its connection (`kept_connections`), and the peer's files
     /// with it, as long as the peer lives.

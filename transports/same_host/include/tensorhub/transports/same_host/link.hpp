@@ -139,7 +139,7 @@ class link {
   /// May throw bad_alloc.
   [[nodiscard]] const std::byte* map(const region_view& region, device_access& by);
 
-  /// Why memory of this source is staged; empty if none has been staged so far.
+  /// Why memory of this source is staged, or cannot be read; empty if there was none of that kind so far.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
   /// May throw bad_alloc.
   void note(const std::string& why);
@@ -185,6 +185,8 @@ class link {
   void probe(uid_t its_user);
 
   [[nodiscard]] bool is_alive() const noexcept;
+
+  void note_unreadable();
 
   /// False: the answer is invalid.
   [[nodiscard]] bool take_in(const question& asked, const region_answer& answer,

@@ -182,6 +182,14 @@ TENSORHUB_DECL void link::note(const std::string& why) {
   if (why_.empty()) why_ = "memory of the peer is staged: " + why;
 }
 
+TENSORHUB_DECL void link::note_unreadable() {
+  if (why_.empty())
+    why_ =
+        "memory of the peer is in no file that it offers, and this process does not attach to others (option "
+        "attach): let the source allocate it by host_memory or name its file by file_mapping, or permit "
+        "attach here";
+}
+
 TENSORHUB_DECL void link::sweep() noexcept {
   std::erase_if(regions_, [this](const auto& entry) {
     const region_view& each = *entry.second;
@@ -361,6 +369,7 @@ TENSORHUB_DECL bool link::take_in(const question& asked, const region_answer& an
     if (each == 0) break;
     region.why += each >= ' ' && each <= '~' ? each : '?';
   }
+  if (region.memory == region_memory::host && !region.file && !can_attach_) note_unreadable();
   region.state = region_state::granted;
   return true;
 }
