@@ -11,8 +11,8 @@
 ///
 /// Thread safety: of a `data_plane`, `address`, `refused_connections`, `refusals_to_log`, `renewal_to_log`,
 /// `unused_to_log`, `shortage_to_log`, `cut_off`, `renew`, `cost`, `forget_digests`, `transfers`, `unpack`,
-/// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises everything
-/// else.
+/// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises
+/// everything else.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
 
