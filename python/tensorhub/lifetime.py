@@ -86,6 +86,10 @@ class Closable(InWithBlock):
         self._process = os.getpid()
         log.start()
         _alive.add(self)
+        if _ending not in (None, threading.get_ident()):  # since `__new__`
+            made, self._inner = self._inner, _Ended(type(self).__name__)
+            made.close()
+            _refuse_at_end(f"makes no {type(self).__name__} any more")
 
     def close(self) -> None:
         """Ends this object at once, and its calls in other threads soon; readers that still read are cut off.
@@ -125,8 +129,14 @@ def _close_all() -> None:
     global _ending
     _ending = threading.get_ident()
     _core.let_interpreter_end()
+    while True:
+        try:
+            alive = sorted(_alive, key=lambda one: one._closes)
+            break
+        except RuntimeError:  # another thread has just made one
+            pass
     closing = []
-    for each in sorted(_alive, key=lambda one: one._closes):
+    for each in alive:
         closing.append(each._inner)
         each._inner = _Ended(type(each).__name__)
     # Calls in other threads come back, so that their threads are in Python, or end.

@@ -223,14 +223,23 @@ TEST_CASE(
     (all.push_back(std::async(std::launch::async, [&] { work(shards); })), ...);
     for (auto& each : all) each.get();
   };
-  trainer first{who(server.address(), "trainer-0", {0, 2})};
-  trainer second{who(server.address(), "trainer-0", {1, 2})};
-  auto options = who(server.address(), "rollout-0", {0, 2});
-  options.offload_limit_bytes = 0;
-  rollout near{options};
+  auto options = who(server.address(), "trainer-0", {0, 2});
+  options.chunk_bytes = 64u << 10;
+  options.drain_timeout = 400ms;  // the copy does not wait for the other shard
+  trainer first{options, 300'001};
   options.shard = {1, 2};
-  rollout far{options};
-  together([](trainer& each) { each.publish(1); }, first, second);
+  const tensorhub::testing::network_link_options rate{.bytes_per_second = 4e6};
+  member<throttled_hub::publisher> second{
+      options, 300'001,
+      throttled_hub::publisher::transport_options{
+          .receiving = std::make_shared<tensorhub::testing::network_link>(rate)}};  // for almost a second
+  options.replica = options.location.host = "rollout-0";
+  options.drain_timeout = 30s;
+  options.offload_limit_bytes = 0;
+  rollout far{options, 300'001};
+  options.shard = {0, 2};
+  rollout near{options, 300'001};
+  together([](auto& each) { each.publish(1); }, first, second);
   first.worker.retain(1);
   together([](rollout& each) { CHECK(each.worker.update(exactly(1)).version == 1); }, near, far);
   CHECK_FALSE(second.worker.unpublish().lost);

@@ -238,6 +238,20 @@ TEST_CASE("security: of a list of servers, one that refuses a key is believed if
   }
 }
 
+TEST_CASE("security: a server that is gone refuses nobody any more") {
+  std::optional<secured_server> door{std::in_place};
+  auto options = door->options_of("stranger", make_curve_keys());
+  options.server_timeout = 300ms;
+  options.server = door->server->address() + ",tcp://127.0.0.1:1";
+  options.join_timeout = 3s;
+  rollout reader{options, 100};
+  CHECK(code_of([&] { reader.worker.join(); }) == errc::refused);
+  door.reset();
+  std::string sentence;
+  CHECK(code_of([&] { reader.worker.join(); }, &sentence) == errc::disconnected);
+  CHECK_FALSE(contains(sentence, "allow-list"));
+}
+
 TEST_CASE("security: a worker that one server of a list refuses is admitted by another one that comes late") {
   secured_server door;
   std::string later;

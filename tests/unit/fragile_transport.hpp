@@ -60,12 +60,20 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
    public:
     [[nodiscard]] post_result post_read(endpoint& connection, const memory_region& into, std::uint64_t offset,
                                         const remote_slice& from, request_id id) noexcept {
+      if (!*connection.is_ended_ && from.bytes == connection.through_->fatal_bytes) {
+        fatal_.emplace_back(id, connection.is_ended_);
+        return post_result::posted;
+      }
       if (!*connection.is_ended_) return inner_.post_read(connection.inner_, into, offset, from, id);
       ended_.push_back({id, completion_status::peer_lost});
       return post_result::posted;
     }
     [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
-      if (ended_.empty() || completions.empty()) return inner_.poll(completions);
+      if (ended_.empty() || completions.empty()) {
+        const std::size_t count = inner_.poll(completions);
+        if (count > 0) end_with_fatal_reads();
+        return count;
+      }
       completions[0] = ended_.back();
       ended_.pop_back();
       return 1;
@@ -77,15 +85,25 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
       ++*wakes_;
       inner_.wake();
     }
-    [[nodiscard]] std::size_t outstanding() const noexcept { return inner_.outstanding() + ended_.size(); }
+    [[nodiscard]] std::size_t outstanding() const noexcept {
+      return inner_.outstanding() + ended_.size() + fatal_.size();
+    }
 
    private:
     friend class fragile_transport;
     queue(memory_transport::queue inner, std::atomic<std::size_t>& wakes)
         : inner_{std::move(inner)}, wakes_{&wakes} {}
+    void end_with_fatal_reads() {
+      for (const auto& [id, is_ended] : fatal_) {
+        *is_ended = true;
+        ended_.push_back({id, completion_status::peer_lost});
+      }
+      fatal_.clear();
+    }
     memory_transport::queue inner_;
     std::atomic<std::size_t>* wakes_;
     std::vector<completion> ended_;
+    std::vector<std::pair<request_id, std::shared_ptr<std::atomic<bool>>>> fatal_;  ///< and their connections
   };
 
   explicit fragile_transport(options chosen = {}, incarnation self = {}) : wrapped_transport{chosen, self} {}
@@ -115,6 +133,8 @@ class fragile_transport : public testing::wrapped_transport<memory_transport> {
   std::function<void(incarnation, duration)> on_connect{};
   std::function<void(incarnation)> on_close{};
   std::atomic<incarnation> always_ends{};  ///< new connections to this process have ended, too
+  /// A read of so many bytes ends its connection, but not before another read has ended well.
+  std::atomic<std::uint64_t> fatal_bytes = 0;
 
  private:
   std::atomic<std::size_t> wakes_ = 0;

@@ -942,6 +942,28 @@ TEST_CASE("pull driver: a far source that dies, or never works again, is lost on
   }
 }
 
+TEST_CASE("pull driver: a far source of which headers arrive, and chunks never, is lost") {
+  source_process<> first{1};
+  source_process<> second{2};
+  first.will_receive();
+  reader_process<> reader{first.shape(), {.lanes = 1, .rules = {.poll_longest = 1ms}}};
+  std::size_t connected = 0;
+  reader.connections().on_connect = [&](incarnation peer, duration) { connected += peer == incarnation{1}; };
+  reader.on_failure = [&](const source_failure&) {
+    reader.connections().fatal_bytes = 0;
+    reader.driver->add_source(second.target());
+  };
+  reader.connections().fatal_bytes = chunk;
+  reader.driver->add_source(first.far_target());
+  reader.start();
+  first.begin();
+  first.block().add_chunk(17);  // and its map is polled for others
+  REQUIRE(reader.result());
+  CHECK(reader.bytes == second.bytes);
+  CHECK(reader.seen.failures.size() == 1);
+  CHECK(connected == 2);
+}
+
 TEST_CASE("pull driver: a source that lets go in the middle broke the contract; nothing of it is kept") {
   source_process<> first{1};
   source_process<> second{2};

@@ -161,7 +161,7 @@ class pull_lane : public lane_thread {
     /// Set: the endpoint is an earlier update's, and has not been seen to work in this one. When it was
     /// last asked.
     time_point reused{};
-    bool is_replacement = false;  ///< for an endpoint that has ended; and no read has ended well since
+    bool is_replacement = false;  ///< for an endpoint that has ended; and no chunk has arrived since
     std::size_t outstanding = 0;  ///< reads that have not completed
     [[nodiscard]] bool is_open() const noexcept { return state == channel_state::open; }
     /// The end of its endpoint is not yet the end of its source: nobody has read through a kept connection
@@ -225,8 +225,8 @@ class pull_lane : public lane_thread {
   static constexpr std::size_t tasks_at_once = 8;
   /// The end of a connection is noticed at once; a source that says nothing for longer is lost.
   static constexpr duration soon = std::chrono::milliseconds{500};
-  /// The longest attempt to replace an endpoint: the source may be gone, with its machine.
-  static constexpr duration longest_attempt_again = std::chrono::seconds{2};
+  /// The longest attempt to replace an endpoint of a far source, which may be gone with its machine.
+  static constexpr duration longest_far_attempt = std::chrono::seconds{2};
 
   pull_driver* driver_;
   lane_id number_;

@@ -25,6 +25,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -40,6 +41,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 class worker;
 struct worker_state;
+class update_handle;
 
 class offloads {
  public:
@@ -106,7 +108,12 @@ class offloads {
   /// The version is not needed any more.
   TENSORHUB_DECL void end(kept& self);
   /// Until the version is to go; throws `unavailable` when the server has given the holder up.
-  TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica);
+  /// `calls_beside`: other shards may have to read the version, which is a call of all shards; its end, and
+  /// when that comes, change nothing for this one.
+  TENSORHUB_DECL void serve(kept& self, worker& holder, const std::string& replica, bool calls_beside);
+  /// Makes that call, again after a failure. True: it has succeeded.
+  [[nodiscard]] TENSORHUB_DECL static bool call_beside(const kept& self, worker& holder,
+                                                       std::optional<update_handle>& call);
   [[nodiscard]] TENSORHUB_DECL bool is_over(const kept& self) const;
   [[nodiscard]] TENSORHUB_DECL std::chrono::milliseconds time_left(const kept& self) const;
   /// Throws `limit_exceeded` if there is no room for so many bytes, which are new memory if it has none.

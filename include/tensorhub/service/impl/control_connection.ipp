@@ -37,7 +37,7 @@ class control_connection::loop {
   loop(std::string servers, std::optional<client_security> security)
       : servers_{std::move(servers)},
         addresses_{detail::split_list(servers_)},
-        told_{.trouble = std::vector<std::string>(addresses_.size())},
+        told_{.trouble = std::vector<messages::status>(addresses_.size(), no_trouble())},
         address_{addresses_.front()},
         seen_{.refused = std::vector<bool>(addresses_.size())},
         security_{std::move(security)},
@@ -106,9 +106,11 @@ class control_connection::loop {
 
   [[nodiscard]] messages::status trouble() const {
     const std::lock_guard lock{mutex_};
-    messages::status all{told_.refusal, {}};
-    for (const std::string& each : told_.trouble)
-      if (!each.empty()) all.sentence += (all.sentence.empty() ? "" : "; ") + each;
+    messages::status all = no_trouble();
+    for (const auto& [code, sentence] : told_.trouble) {
+      if (!sentence.empty()) all.sentence += (all.sentence.empty() ? "" : "; ") + sentence;
+      if (code != errc::disconnected) all.code = code;
+    }
     return all;
   }
 
@@ -204,8 +206,7 @@ class control_connection::loop {
       seen_.has_answered = seen_.has_answered || decoded.ok();
       {
         const std::scoped_lock lock{mutex_, ends_mutex_};
-        for (std::string& each : told_.trouble) each.clear();
-        told_.refusal = errc::disconnected;
+        told_.trouble.assign(addresses_.size(), no_trouble());
         is_refused_ = false;
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
@@ -241,8 +242,8 @@ class control_connection::loop {
       detail::handshake_trouble trouble = detail::explain_handshake(*event, address_, security);
       {
         const std::lock_guard lock{mutex_};
-        told_.trouble[current_] = trouble.why.sentence;
-        if (trouble.certain && !seen_.has_answered) told_.refusal = trouble.why.code;
+        const bool is_verdict = trouble.certain && !seen_.has_answered;
+        told_.trouble[current_] = {is_verdict ? trouble.why.code : errc::disconnected, trouble.why.sentence};
       }
       if (!trouble.certain) continue;
       disconnect();  // else ZeroMQ would try again several times a second
@@ -302,11 +303,13 @@ class control_connection::loop {
         " has no address here (for a name, `getent ahostsv4 NAME` must print one; of IPv6 give the number, "
         "as in tcp://[fd00::1]:5570), or this process has no descriptor left to connect with";
     const std::lock_guard lock{mutex_};
-    std::string& trouble = told_.trouble[current_];
+    messages::status& trouble = told_.trouble[current_];
+    const bool is_refused_no_more =
+        !is_attempt && trouble.code != errc::disconnected;  // nobody listens there
     if (!has_address)
-      trouble = unknown;
-    else if (trouble == unknown)
-      trouble.clear();
+      trouble = {errc::disconnected, unknown};
+    else if (trouble.sentence == unknown || is_refused_no_more)
+      trouble = no_trouble();
   }
   [[nodiscard]] time_point connects_again() const {
     const std::lock_guard lock{ends_mutex_};
@@ -353,6 +356,7 @@ class control_connection::loop {
     sending_.clear();
   }
 
+  [[nodiscard]] static messages::status no_trouble() { return {errc::disconnected, {}}; }
   static constexpr duration first_patience = std::chrono::seconds{2};
   static constexpr duration most_patience = std::chrono::seconds{30};
   /// Of these ZeroMQ says nothing where the name of a host cannot be resolved.
@@ -364,11 +368,12 @@ class control_connection::loop {
   steady_clock clock_;
   mutable std::mutex mutex_;
   struct {
-    std::size_t wanted = 0;              ///< index of a server
-    bool is_silent = false;              ///< an end has waited in vain for the only server
-    std::vector<std::string> trouble{};  ///< by address: what was wrong there, and nobody has answered since
-    errc refusal = errc::disconnected;   ///< what a server has refused for, while none has ever answered
-  } told_;                               ///< guarded by mutex_
+    std::size_t wanted = 0;  ///< index of a server
+    bool is_silent = false;  ///< an end has waited in vain for the only server
+    /// By address: what was wrong there, and nobody has answered since. Another code than `disconnected`: the
+    /// server there refuses this process, and none has ever answered.
+    std::vector<messages::status> trouble{};
+  } told_;  ///< guarded by mutex_
   /// Held while ends are called, so that none is called after `remove`.
   mutable std::mutex ends_mutex_;
   std::vector<control_end*> ends_;              ///< guarded by ends_mutex_, as the next four

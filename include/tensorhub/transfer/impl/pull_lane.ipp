@@ -201,7 +201,8 @@ TENSORHUB_DECL bool pull_lane::give_back_stale(channel_record& channel, const pu
                          pull_driver::now() - channel.reused < soon;
   if (!was_stale && !(is_lost && channel.is_far && !channel.is_replacement)) {
     channel.reused = {};
-    channel.is_replacement = channel.is_replacement && status != completion_status::ok;
+    const bool advances = task.kind == pull_task::kind_type::chunk && status == completion_status::ok;
+    channel.is_replacement = channel.is_replacement && !advances;
     return false;
   }
   {
@@ -233,7 +234,8 @@ TENSORHUB_DECL void pull_lane::connect_again(channel_record& channel) {
   {
     const std::lock_guard lock{driver_->mutex_};
     target = driver_->sources_[channel.slot].target;
-    patience = std::min(driver_->contacts_.patience_for(channel.slot), longest_attempt_again);
+    patience = driver_->contacts_.patience_for(channel.slot);
+    if (channel.is_far) patience = std::min(patience, longest_far_attempt);
     driver_->core_.leave_reads(number_);
     if (driver_->core_.is_lost(channel.slot) || driver_->core_.is_idle(channel.slot))
       return free_looks_.push_back(channel.look);

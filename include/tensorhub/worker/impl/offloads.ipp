@@ -7,6 +7,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "tensorhub/worker/session_orders.hpp"
 #include "tensorhub/worker/stall_watch.hpp"
 #include "tensorhub/worker/state.hpp"
+#include "tensorhub/worker/update_handle.hpp"
 #include "tensorhub/worker/worker.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -184,9 +186,8 @@ TENSORHUB_DECL void offloads::keep(kept& self, const std::string& replica,
   for (std::size_t i = 0; i < tensors.size(); ++i)
     holder.add(tensors[i].name, self.memory->data(i), tensors[i].shape, tensors[i].type);
   const bool has_copied = copy_from_owner(self, holder);
-  // Shards whose owners do not hold it any more read it, which is a call of all shards.
-  if (!has_copied || options_.shard.count > 1) receive(self, holder);
-  serve(self, holder, replica);
+  if (!has_copied) receive(self, holder);
+  serve(self, holder, replica, has_copied && options_.shard.count > 1);
 }
 
 TENSORHUB_DECL void offloads::join(const kept& self, worker& holder) {
@@ -230,11 +231,14 @@ TENSORHUB_DECL void offloads::receive(kept& self, worker& holder) {
   static_cast<void>(reading.wait());
 }
 
-TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::string& replica) {
+TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::string& replica,
+                                    bool calls_beside) {
   static constexpr std::chrono::milliseconds look_interval{200};
+  std::optional<update_handle> call;
   // A holder that was declared dead serves nobody: its memory is given back, and the server may order again.
   std::unique_lock lock{mutex_, std::defer_lock};
   while (holder.held_version() == self.version.number()) {
+    if (calls_beside && (!call || call->done())) calls_beside = !call_beside(self, holder, call);
     lock.lock();
     changed_.wait_for(lock, look_interval, [&] { return self.over; });
     const bool over = self.over;
@@ -243,6 +247,20 @@ TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::strin
   }
   throw error(errc::unavailable, "the temporary replica '" + replica + "' does not hold version " +
                                      to_string(self.version) + " any more: the server has given it up");
+}
+
+TENSORHUB_DECL bool offloads::call_beside(const kept& self, worker& holder,
+                                          std::optional<update_handle>& call) {
+  try {
+    if (call) {
+      static_cast<void>(call->wait());
+      return true;
+    }
+    call.emplace(holder.update_async(exactly(self.version.number()), stall_watch::longest));
+  } catch (const error&) {  // a shard was late, or the server: again at the next look
+    call.reset();
+  }
+  return false;
 }
 
 TENSORHUB_DECL bool offloads::is_over(const kept& self) const {
