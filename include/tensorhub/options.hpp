@@ -44,7 +44,7 @@ struct worker_options {
   std::string model{};
   std::string replica{};
   shard_of shard{};                           ///< {index, count}
-  tensorhub::location location{};             ///< an empty host is filled with this machine's name
+  tensorhub::location location{};             ///< an empty host becomes the machine's name and identity
   std::optional<client_security> security{};  ///< CURVE with these keys; as the server has it, or not
   /// Host memory in which this worker may keep retained versions for others (worker/offloads.hpp). Each
   /// worker of a process has this limit for itself (one that stages is two, a publisher with snapshots

@@ -14,10 +14,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "tensorhub/concepts/guarded_transport.hpp"
 #include "tensorhub/concepts/telling_transport.hpp"
+#include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/error.hpp"
+#include "tensorhub/service/log.hpp"
 #include "tensorhub/types/capability.hpp"
 #include "tensorhub/types/units.hpp"
 
@@ -102,5 +108,53 @@ class news_watch {
 };
 using renewal_watch = news_watch<transport_renewal>;
 using shortage_watch = news_watch<transport_shortage>;
+
+/// Of one transport: all that it says, as lines for a worker's log.
+class transport_watch {
+ public:
+  /// What no worker of the process has logged yet. The lines name no worker.
+  template <transport T>
+  [[nodiscard]] std::vector<log_line> look(const T& through, time_point now) {
+    std::vector<log_line> lines;
+    if constexpr (guarded_transport<T>) {
+      const auto refused = refusals_.look(through.refused_connections(), now, [&]() -> transport_refusal {
+        if constexpr (telling_transport<T>) return through.refusal_told();
+        return {};
+      });
+      if (refused) add(lines, log_level::warning, errc::refused, *refused);
+    }
+    if constexpr (telling_transport<T>) {
+      if (const auto renewed = renewals_.look(through.renewal_told()))
+        add(lines, renewed->failed ? log_level::warning : log_level::info,
+            renewed->failed ? errc::transport_failed : errc::ok, renewed->text);
+    }
+    if constexpr (composed_transport<T>) {
+      if (const auto unused = unused_.look(through.unused_told())) add(lines, *unused, T::name);
+    }
+    if constexpr (shortage_telling_transport<T>) {
+      if (const auto missing = shortages_.look(through.shortage_told()))
+        add(lines, log_level::warning, errc::system_failed, missing->text);
+    }
+    return lines;
+  }
+
+ private:
+  static void add(std::vector<log_line>& lines, log_level level, errc code, std::string text) {
+    lines.push_back({level, std::move(text), {}});
+    lines.back().about.code = code;
+  }
+  static void add(std::vector<log_line>& lines, const transport_unused& unused, std::string_view name) {
+    if (unused.is_cut_off)
+      add(lines, log_level::warning, errc::transport_failed,
+          std::string{name} + ": readers on other machines cannot reach this process: " + unused.why);
+    else
+      add(lines, log_level::info, errc::ok, std::string{name} + " does without " + unused.why);
+  }
+
+  refusal_watch refusals_;
+  renewal_watch renewals_;
+  unused_watch unused_;
+  shortage_watch shortages_;
+};
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

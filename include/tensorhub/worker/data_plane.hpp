@@ -9,10 +9,9 @@
 ///
 /// An operation of a worker costs a few virtual calls; a chunk costs none.
 ///
-/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `refusals_to_log`, `renewal_to_log`,
-/// `unused_to_log`, `shortage_to_log`, `cut_off`, `renew`, `cost`, `forget_digests`, `transfers`, `unpack`,
-/// `raise_epoch`, `show_again` and `revoke_all` may be called from any thread; the worker serialises
-/// everything else.
+/// Thread safety: of a `data_plane`, `address`, `refused_connections`, `lines_to_log`, `cut_off`, `renew`,
+/// `cost`, `forget_digests`, `transfers`, `unpack`, `raise_epoch`, `show_again` and `revoke_all` may be
+/// called from any thread; the worker serialises everything else.
 ///
 /// Errors: `error`, as the parts below throw them. They do not name the worker yet.
 
@@ -28,10 +27,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/options.hpp"
+#include "tensorhub/service/log.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
 #include "tensorhub/transfer/pull_report.hpp"
 #include "tensorhub/transfer/registration.hpp"
@@ -102,14 +101,8 @@ class data_plane {
   [[nodiscard]] virtual const std::string& capability_key() const noexcept = 0;
   /// How many connections were refused for the want of a capability.
   [[nodiscard]] virtual std::uint64_t refused_connections() const noexcept = 0;
-  /// What no worker of the process has logged of them yet, for the one that asks; empty: nothing now.
-  [[nodiscard]] virtual std::optional<std::string> refusals_to_log(time_point now) = 0;
-  /// A change of the process's own certificate that no worker of the process has logged yet; empty: none.
-  [[nodiscard]] virtual std::optional<transport_renewal> renewal_to_log() = 0;
-  /// Transports that the process's own one does without, if no worker of the process has logged them yet.
-  [[nodiscard]] virtual std::optional<transport_unused> unused_to_log() = 0;
-  /// The same of a want of what readers' connections take.
-  [[nodiscard]] virtual std::optional<transport_shortage> shortage_to_log() = 0;
+  /// What the process's transport says, and no worker of the process has logged yet.
+  [[nodiscard]] virtual std::vector<log_line> lines_to_log(time_point now) = 0;
   virtual void cut_off(incarnation reader) noexcept = 0;
   /// The transport can go on as another incarnation (concepts/shared_transport.hpp).
   [[nodiscard]] virtual bool renewable() const noexcept = 0;

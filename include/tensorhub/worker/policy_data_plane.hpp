@@ -91,10 +91,7 @@ class process_transport {
   [[nodiscard]] Transport& through() noexcept { return through_; }
   /// One for all workers: a capability is of one of them all the same, since its incarnation is in it.
   [[nodiscard]] const std::string& capability_key() const noexcept { return capability_key_; }
-  [[nodiscard]] refusal_watch& refusals() noexcept { return refusals_; }
-  [[nodiscard]] renewal_watch& renewals() noexcept { return renewals_; }
-  [[nodiscard]] unused_watch& unused() noexcept { return unused_; }
-  [[nodiscard]] shortage_watch& shortages() noexcept { return shortages_; }
+  [[nodiscard]] transport_watch& watch() noexcept { return watch_; }
 
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
@@ -131,10 +128,7 @@ class process_transport {
   const options options_;
   Transport through_;
   const std::string capability_key_;
-  refusal_watch refusals_;
-  renewal_watch renewals_;
-  unused_watch unused_;
-  shortage_watch shortages_;
+  transport_watch watch_;
 };
 
 template <transport Transport, integrity Integrity, memory_space Memory>
@@ -175,31 +169,8 @@ class policy_data_plane final : public data_plane {
     else
       return 0;
   }
-  [[nodiscard]] std::optional<std::string> refusals_to_log(time_point now) override {
-    return shared_->refusals().look(refused_connections(), now, [&]() -> transport_refusal {
-      if constexpr (telling_transport<Transport>)
-        return transport_.refusal_told();
-      else
-        return {};
-    });
-  }
-  [[nodiscard]] std::optional<transport_renewal> renewal_to_log() override {
-    if constexpr (telling_transport<Transport>)
-      return shared_->renewals().look(transport_.renewal_told());
-    else
-      return std::nullopt;
-  }
-  [[nodiscard]] std::optional<transport_unused> unused_to_log() override {
-    if constexpr (composed_transport<Transport>)
-      return shared_->unused().look(transport_.unused_told());
-    else
-      return std::nullopt;
-  }
-  [[nodiscard]] std::optional<transport_shortage> shortage_to_log() override {
-    if constexpr (shortage_telling_transport<Transport>)
-      return shared_->shortages().look(transport_.shortage_told());
-    else
-      return std::nullopt;
+  [[nodiscard]] std::vector<log_line> lines_to_log(time_point now) override {
+    return shared_->watch().look(transport_, now);
   }
   void cut_off(incarnation reader) noexcept override { transport_.cut_off(reader); }
   [[nodiscard]] bool renewable() const noexcept override { return shared_transport<Transport>; }

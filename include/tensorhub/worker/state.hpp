@@ -136,10 +136,7 @@ struct worker_state {
   // ---- the session's actions (client thread or a caller's thread; the client's mutex is held)
 
   TENSORHUB_DECL void after_step(session& core);
-  TENSORHUB_DECL void log_refusals();
-  TENSORHUB_DECL void log_renewal();
-  TENSORHUB_DECL void log_unused();
-  TENSORHUB_DECL void log_shortage();
+  TENSORHUB_DECL void log_transport();
   /// One line when the server has become silent, and one when it answers again.
   TENSORHUB_DECL void log_silence(const session& core);
   /// The session has ended, and its process goes on as another incarnation.

@@ -39,7 +39,6 @@ class control_connection::loop {
         addresses_{detail::split_list(servers_)},
         told_{.trouble = std::vector<messages::status>(addresses_.size(), no_trouble())},
         address_{addresses_.front()},
-        seen_{.refused = std::vector<bool>(addresses_.size())},
         security_{std::move(security)},
         context_{detail::shared_context("the control connection to " + servers_)},
         socket_{detail::bounded_socket(*context_, zmq::socket_type::dealer)},
@@ -107,9 +106,9 @@ class control_connection::loop {
   [[nodiscard]] messages::status trouble() const {
     const std::lock_guard lock{mutex_};
     messages::status all = no_trouble();
-    for (const auto& [code, sentence] : told_.trouble) {
-      if (!sentence.empty()) all.sentence += (all.sentence.empty() ? "" : "; ") + sentence;
-      if (code != errc::disconnected) all.code = code;
+    for (const messages::status& each : told_.trouble) {
+      if (!each.sentence.empty()) all.sentence += (all.sentence.empty() ? "" : "; ") + each.sentence;
+      if (is_refusal(each)) all.code = each.code;
     }
     return all;
   }
@@ -243,12 +242,13 @@ class control_connection::loop {
       {
         const std::lock_guard lock{mutex_};
         const bool is_verdict = trouble.certain && !seen_.has_answered;
-        told_.trouble[current_] = {is_verdict ? trouble.why.code : errc::disconnected, trouble.why.sentence};
+        messages::status& known = told_.trouble[current_];
+        if (is_verdict || !is_refusal(known))  // that no reason is given takes no verdict back
+          known = {is_verdict ? trouble.why.code : errc::disconnected, trouble.why.sentence};
       }
       if (!trouble.certain) continue;
       disconnect();  // else ZeroMQ would try again several times a second
       const std::lock_guard lock{ends_mutex_};
-      seen_.refused[current_] = true;
       if (!give_up_if_refused(std::move(trouble.why)))
         connects_again_ = clock_.now() + std::chrono::seconds{1};
     }
@@ -256,10 +256,12 @@ class control_connection::loop {
   }
   /// True: all servers have refused, and none has ever answered. Pre-condition: ends_mutex_ is held.
   bool give_up_if_refused(messages::status why) {
-    const bool have_all_refused = detail::all_of(seen_.refused, [](bool each) { return each; });
-    if (seen_.has_answered || !have_all_refused) return false;
+    {
+      const std::lock_guard lock{mutex_};
+      if (!detail::all_of(told_.trouble, &is_refusal)) return false;
+      told_.trouble.assign(addresses_.size(), no_trouble());  // calls that come later try them again
+    }
     is_refused_ = true;
-    seen_.refused.assign(addresses_.size(), false);  // calls that come later try them again
     say_goodbye(std::move(why));
     return true;
   }
@@ -304,8 +306,8 @@ class control_connection::loop {
         "as in tcp://[fd00::1]:5570), or this process has no descriptor left to connect with";
     const std::lock_guard lock{mutex_};
     messages::status& trouble = told_.trouble[current_];
-    const bool is_refused_no_more =
-        !is_attempt && trouble.code != errc::disconnected;  // nobody listens there
+    // Nobody listens there any more. (Before a connection has begun, it is the server that was left.)
+    const bool is_refused_no_more = !is_attempt && seen_.has_begun && is_refusal(trouble);
     if (!has_address)
       trouble = {errc::disconnected, unknown};
     else if (trouble.sentence == unknown || is_refused_no_more)
@@ -357,6 +359,9 @@ class control_connection::loop {
   }
 
   [[nodiscard]] static messages::status no_trouble() { return {errc::disconnected, {}}; }
+  [[nodiscard]] static bool is_refusal(const messages::status& trouble) noexcept {
+    return trouble.code != errc::disconnected;
+  }
   static constexpr duration first_patience = std::chrono::seconds{2};
   static constexpr duration most_patience = std::chrono::seconds{30};
   /// Of these ZeroMQ says nothing where the name of a host cannot be resolved.
@@ -383,10 +388,9 @@ class control_connection::loop {
   std::size_t current_ = 0;  ///< index of `address_`; changed by the thread only
   std::string address_;      ///< used by the thread only, like all members below
   struct {
-    bool has_answered = false;    ///< some server, once
-    bool has_address = false;     ///< ZeroMQ has had one since its last pause
-    bool has_begun = false;       ///< to connect to `address_`
-    std::vector<bool> refused{};  ///< by address: it has, since all have, or since the start
+    bool has_answered = false;  ///< some server, once
+    bool has_address = false;   ///< ZeroMQ has had one since its last pause
+    bool has_begun = false;     ///< to connect to `address_`
   } seen_;
   /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
   /// heard again: what takes long to send, such as a layout, must arrive at last.

@@ -109,11 +109,11 @@ struct scheduler_rules {
   /// "An index is inside the candidates."
   static violations index_is_inside(const Make& make) {
     violations seen;
-    for_each_call(make, [&](S& policy, const scheduler_call& call, const std::string& which) {
+    for_each_call(make, [&](S& policy, const scheduler_call& call, std::uint64_t seed) {
       const source_choice choice = policy.choose(call.query, call.candidates);
       if (choice.index && *choice.index >= call.candidates.size() && !call.candidates.empty()) {
         seen.add("index " + std::to_string(*choice.index) + " of " + std::to_string(call.candidates.size()) +
-                 " candidates" + which);
+                 " candidates" + name_of(seed));
       }
     });
     return seen;
@@ -136,7 +136,7 @@ struct scheduler_rules {
   /// credit": nobody would ask again, since nothing changes.
   static violations the_only_one_is_chosen(const Make& make) {
     violations seen;
-    for_each_call(make, [&](S& policy, scheduler_call& call, const std::string& which) {
+    for_each_call(make, [&](S& policy, scheduler_call& call, std::uint64_t seed) {
       static_cast<void>(policy.choose(call.query, call.candidates));
       if (call.candidates.empty()) return;
       call.query.sources_held = call.query.sources_nearby = 0;
@@ -145,8 +145,9 @@ struct scheduler_rules {
       call.candidates.front().publisher = true;
       call.candidates.front().leases = 0;
       call.candidates.front().chunks_held = call.candidates.front().chunks;
-      seen.require(policy.choose(call.query, call.candidates).index.has_value(),
-                   "the publisher is the only candidate and has no reader, and the reader waits" + which);
+      seen.require(
+          policy.choose(call.query, call.candidates).index.has_value(),
+          "the publisher is the only candidate and has no reader, and the reader waits" + name_of(seed));
     });
     return seen;
   }
@@ -240,7 +241,11 @@ struct scheduler_rules {
   }
 
  private:
-  /// Calls `visit(policy, call, which)`; `which` names the call in a sentence.
+  /// Names a call in a sentence.
+  [[nodiscard]] static std::string name_of(std::uint64_t seed) {
+    return " (seed " + std::to_string(seed) + ")";
+  }
+  /// Calls `visit(policy, call, seed)`.
   template <typename Visitor>
   static void for_each_call(const Make& make, Visitor&& visit) {
     for (std::uint64_t history = 0; history < histories; ++history) {
@@ -249,7 +254,7 @@ struct scheduler_rules {
         const std::uint64_t seed = history * calls_per_history + i;
         scheduler_call call;
         scheduler_call::fill(call, seed);
-        visit(policy, call, " (seed " + std::to_string(seed) + ")");
+        visit(policy, call, seed);
       }
     }
   }
@@ -259,28 +264,21 @@ struct scheduler_rules {
   template <typename Holds>
   static violations of_each_choice(const Make& make, Holds&& holds) {
     violations seen;
-    for (std::uint64_t history = 0; history < histories; ++history) {
-      S policy = make();
-      for (std::uint64_t i = 0; i < calls_per_history; ++i) {
-        const std::uint64_t seed = history * calls_per_history + i;
-        scheduler_call call;
-        scheduler_call::fill(call, seed);
-        // All candidates are busy, which tempts a scheduler to choose one without credit.
-        if (seed % 3 == 0 && policy.limits().credits != UINT32_MAX) {
-          for (source_candidate& candidate : call.candidates)
-            candidate.leases = std::max(candidate.leases, policy.limits().credits);
-        }
-        const source_choice choice = policy.choose(call.query, call.candidates);
-        if (choice.index && *choice.index >= call.candidates.size()) continue;
-        const source_candidate* chosen = choice.index ? &call.candidates[*choice.index] : nullptr;
-        seen.require(holds(call.query, chosen, choice, policy.limits()),
-                     std::string{chosen == nullptr ? "no candidate" : "a candidate"} + " chosen with " +
-                         std::to_string(chosen == nullptr ? 0 : chosen->leases) + " readers" +
-                         (choice.displace ? ", displacing" : "") +
-                         (call.query.may_displace ? ", which is allowed" : "") + " (seed " +
-                         std::to_string(seed) + ")");
+    for_each_call(make, [&](S& policy, scheduler_call& call, std::uint64_t seed) {
+      // All candidates are busy, which tempts a scheduler to choose one without credit.
+      if (seed % 3 == 0 && policy.limits().credits != UINT32_MAX) {
+        for (source_candidate& candidate : call.candidates)
+          candidate.leases = std::max(candidate.leases, policy.limits().credits);
       }
-    }
+      const source_choice choice = policy.choose(call.query, call.candidates);
+      if (choice.index && *choice.index >= call.candidates.size()) return;
+      const source_candidate* chosen = choice.index ? &call.candidates[*choice.index] : nullptr;
+      seen.require(holds(call.query, chosen, choice, policy.limits()),
+                   std::string{chosen == nullptr ? "no candidate" : "a candidate"} + " chosen with " +
+                       std::to_string(chosen == nullptr ? 0 : chosen->leases) + " readers" +
+                       (choice.displace ? ", displacing" : "") +
+                       (call.query.may_displace ? ", which is allowed" : "") + name_of(seed));
+    });
     return seen;
   }
 };

@@ -215,10 +215,7 @@ TENSORHUB_DECL error worker_state::failure(const messages::status& outcome, vers
 TENSORHUB_DECL void worker_state::after_step(session& core) {
   core.progress(updates.chunks_received());  // goes with the next heartbeat
   if (options.log) {
-    log_refusals();
-    log_renewal();
-    log_unused();
-    log_shortage();
+    log_transport();
     log_silence(core);
   }
   // What is reported while an action is carried out may order more.
@@ -231,45 +228,11 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
   if (core.may_return()) go_on(core);
 }
 
-TENSORHUB_DECL void worker_state::log_refusals() {
-  auto sentence = data->refusals_to_log(clock.now());
-  if (!sentence) return;
-  log_line line{log_level::warning, *std::move(sentence), {}};
-  line.about.worker = self;
-  line.about.code = errc::refused;
-  options.log(line);
-}
-
-TENSORHUB_DECL void worker_state::log_renewal() {
-  auto renewed = data->renewal_to_log();
-  if (!renewed) return;
-  log_line line{renewed->failed ? log_level::warning : log_level::info, std::move(renewed->text), {}};
-  line.about.worker = self;
-  if (renewed->failed) line.about.code = errc::transport_failed;
-  options.log(line);
-}
-
-TENSORHUB_DECL void worker_state::log_unused() {
-  const auto unused = data->unused_to_log();
-  if (!unused) return;
-  const std::string name{data->transport_name()};
-  log_line line{unused->is_cut_off ? log_level::warning : log_level::info,
-                unused->is_cut_off
-                    ? name + ": readers on other machines cannot reach this process: " + unused->why
-                    : name + " does without " + unused->why,
-                {}};
-  line.about.worker = self;
-  if (unused->is_cut_off) line.about.code = errc::transport_failed;
-  options.log(line);
-}
-
-TENSORHUB_DECL void worker_state::log_shortage() {
-  auto missing = data->shortage_to_log();
-  if (!missing) return;
-  log_line line{log_level::warning, std::move(missing->text), {}};
-  line.about.worker = self;
-  line.about.code = errc::system_failed;
-  options.log(line);
+TENSORHUB_DECL void worker_state::log_transport() {
+  for (log_line& line : data->lines_to_log(clock.now())) {
+    line.about.worker = self;
+    options.log(line);
+  }
 }
 
 TENSORHUB_DECL void worker_state::log_silence(const session& core) {
