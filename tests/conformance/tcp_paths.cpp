@@ -22,6 +22,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -35,6 +36,7 @@
 #include <tensorhub/transports/same_host.hpp>
 #include <tensorhub/transports/tcp.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -217,7 +219,8 @@ class hand_fed_stream {
     reader_.emplace(parts::plain_channel::connect(shared, std::move(socket), address, until), 4, nullptr);
   }
   void post(request_id id, std::span<std::byte> into) {
-    REQUIRE(reader_->post({id, into.data(), into.size(), nullptr}, {}));
+    reader_->post({id, into.data(), into.size(), nullptr}, {});
+    REQUIRE(reader_->flush());
   }
   void answer(completion_status status, std::uint64_t bytes) {
     const parts::read_answer header{static_cast<std::uint64_t>(status), bytes};
@@ -499,7 +502,8 @@ TEST_CASE("tcp: who answers a request before it was sent is no source") {
   }
   parts::stream<parts::plain_channel> reader{parts::plain_channel{detail::unique_socket{ends[0]}}, 2,
                                              std::make_shared<parts::staging_pool>()};
-  CHECK(reader.post({1, nullptr, 0, nullptr}, {}));
+  reader.post({1, nullptr, 0, nullptr}, {});
+  CHECK(reader.flush());
   REQUIRE(reader.has_unsent());
   const parts::read_answer answer;
   REQUIRE(::send(source.get(), &answer, sizeof answer, MSG_NOSIGNAL) == sizeof answer);
@@ -528,6 +532,38 @@ TEST_CASE("tcp paths: the streams of an endpoint are opened at the same time") {
   auto queue = reader.make_queue(1);
   const std::string address = parts::make_address({"127.0.0.1", std::to_string(door.port), "eu-1"});
   CHECK_NOTHROW(static_cast<void>(reader.connect(queue, {address}, source_id, 10s)));
+}
+
+TEST_CASE("tcp paths: what is posted before a poll leaves with it, in one message") {
+  auto door = parts::listen_at({}, "tcp");
+  std::promise<detail::unique_fd> accepted;
+  const std::jthread source{[&] {
+    if (!parts::wait_ready(door.socket.get(), POLLIN, std::chrono::steady_clock::now() + 10s)) return;
+    detail::unique_fd reader{::accept(door.socket.get(), nullptr, nullptr)};
+    parts::hello greeting;
+    static_cast<void>(::recv(reader.get(), &greeting, sizeof greeting, MSG_WAITALL));
+    parts::welcome answer;
+    answer.source = source_id.value;
+    static_cast<void>(::send(reader.get(), &answer, sizeof answer, MSG_NOSIGNAL));
+    accepted.set_value(std::move(reader));
+  }};
+  std::vector<std::byte> memory(300);
+  const memory_range range{memory.data(), memory.size()};
+  tcp reader{{}, reader_id}, described{{}, source_id};
+  const auto into = reader.register_memory(std::span{&range, 1}, region_access::local_write);
+  const auto regions = described.register_memory(std::span{&range, 1}, region_access::remote_read);
+  const remote_region from = described.describe(regions.front());
+  auto queue = reader.make_queue(3);
+  auto endpoint = reader.connect(queue, {"tcp://127.0.0.1:" + std::to_string(door.port)}, source_id, 10s);
+  const detail::unique_fd end = accepted.get_future().get();
+  for (request_id id = 0; id < 3; ++id)
+    REQUIRE(queue.post_read(endpoint, into.front(), 100 * id, {&from, 0, 100}, id) == post_result::posted);
+  std::array<std::byte, 4 * sizeof(parts::read_request)> requests{};
+  CHECK(::recv(end.get(), requests.data(), requests.size(), MSG_DONTWAIT) == -1);
+  completion none;
+  CHECK(queue.poll(std::span{&none, 1}) == 0);
+  REQUIRE(parts::wait_ready(end.get(), POLLIN, std::chrono::steady_clock::now() + 10s));
+  CHECK(::recv(end.get(), requests.data(), requests.size(), 0) == 3 * sizeof(parts::read_request));
 }
 
 namespace {
@@ -674,6 +710,7 @@ TEST_CASE("tcp paths: memory sent by reference and revoked: no other stream conf
   };
   post(0, 64);  // so that the next one goes over the other stream
   post(1, bytes);
+  CHECK(queue.poll({}) == 0);  // sends them, and receives nothing
   const auto until = std::chrono::steady_clock::now() + 5s;
   int unread = 0;
   while (unread < static_cast<int>(bytes) && std::chrono::steady_clock::now() < until) {

@@ -41,6 +41,7 @@ TEST_CASE("worker results: who waits is woken") {
   std::jthread later{[&] {
     std::this_thread::sleep_for(5ms);
     results.deliver({result_of(7, 1)});
+    results.wake();
   }};
   const auto begun = std::chrono::steady_clock::now();
   CHECK(results.wait(7, in(60s)).has_value());

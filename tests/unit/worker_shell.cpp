@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -90,6 +91,40 @@ TEST_CASE("a step that throws in the control thread ends the session, and not th
   int answers = 0;
   client.with([&](quiet_core&, time_point) { ++answers; });
   CHECK(answers == 1);
+}
+
+TEST_CASE("whom a step wakes finds the core free, whoever has stepped it") {
+  observed all;
+  std::atomic<bool> asked = false;
+  std::atomic<int> free = 0, taken = 0;
+  shell* told = nullptr;
+  std::future<void> other;
+  shell client{nobody(), quiet_core{&all}, [](quiet_core&) {},
+               [&] {
+                 if (!asked.exchange(false)) return;
+                 other = std::async(std::launch::async, [&] { told->with([](quiet_core&, time_point) {}); });
+                 ++(other.wait_for(10s) == std::future_status::ready ? free : taken);
+               }};
+  told = &client;
+  SUBCASE("a caller") {
+    asked = true;
+    client.with([](quiet_core&, time_point) {});
+  }
+  SUBCASE("a caller that has failed") {
+    asked = true;
+    try {
+      throw std::runtime_error{"no words"};
+    } catch (...) {
+      client.fail();
+    }
+  }
+  SUBCASE("the control thread") {
+    asked = true;
+    client.use_server(0);
+  }
+  for (int tries = 0; tries < 1000 && free + taken == 0; ++tries) std::this_thread::sleep_for(10ms);
+  CHECK(free == 1);
+  CHECK(taken == 0);
 }
 
 TEST_CASE("a step that throws something else, and again at the goodbye, is survived") {

@@ -24,7 +24,7 @@ namespace tensorhub::inline TENSORHUB_MODE {
 struct server_client::state {
   explicit state(const server_client_options& options)
       : client{shared_connection(options), inquiry{told(options), detail::random_id<incarnation>()},
-               [this](inquiry& core) { after_step(core); }} {}
+               [this](inquiry& core) { after_step(core); }, [this] { results.wake(); }} {}
 
   [[nodiscard]] static session_options told(const server_client_options& options) {
     session_options out;

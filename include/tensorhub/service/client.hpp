@@ -39,10 +39,14 @@ template <typename Core>
 class client_shell final : private control_end {
  public:
   /// The core decides when a missing server is an error. `after_step` runs after every step of the core and
-  /// before its messages are sent.
+  /// before its messages are sent, `after_unlock` when the core is free again: a thread that it wakes can use
+  /// the core at once. It does not throw.
   client_shell(std::shared_ptr<control_connection> connection, Core core,
-               std::function<void(Core&)> after_step)
-      : connection_{std::move(connection)}, core_{std::move(core)}, after_step_{std::move(after_step)} {
+               std::function<void(Core&)> after_step, std::function<void()> after_unlock = {})
+      : connection_{std::move(connection)},
+        core_{std::move(core)},
+        after_step_{std::move(after_step)},
+        after_unlock_{std::move(after_unlock)} {
     connection_->add(*this);
   }
   ~client_shell() { connection_->remove(*this); }
@@ -52,7 +56,7 @@ class client_shell final : private control_end {
   /// Runs `call(core, now)` and returns what it returns.
   template <typename Call>
   auto with(Call&& call) {
-    const std::lock_guard lock{mutex_};
+    const turn taken{*this};
     if (failure_) settle();
     const time_point now = clock_.now();
     if constexpr (std::is_void_v<std::invoke_result_t<Call, Core&, time_point>>) {
@@ -70,7 +74,7 @@ class client_shell final : private control_end {
   /// The caller cannot tell the core what it waits for: as if a step had thrown. Pre-condition: an exception
   /// is being handled.
   void fail() noexcept {
-    const std::lock_guard lock{mutex_};
+    const turn taken{*this};
     end_session();
     wake_if_due();
   }
@@ -80,10 +84,25 @@ class client_shell final : private control_end {
   [[nodiscard]] messages::status trouble() const { return connection_->trouble(); }
 
  private:
+  /// The core's lock.
+  class turn {
+   public:
+    explicit turn(client_shell& shell) : shell_{&shell} { shell_->mutex_.lock(); }
+    ~turn() {
+      shell_->mutex_.unlock();
+      if (shell_->after_unlock_) shell_->after_unlock_();
+    }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+
+   private:
+    client_shell* shell_;
+  };
+
   // ---- what the connection calls
 
   bool receive(time_point now, const messages::envelope& message) noexcept override {
-    const std::lock_guard lock{mutex_};
+    const turn taken{*this};
     if constexpr (requires { core_.self(); }) {
       if (message.recipient != 0 && message.recipient != core_.self().value) return false;
     }
@@ -92,7 +111,7 @@ class client_shell final : private control_end {
   }
   time_point step(time_point now, std::vector<messages::envelope>& out) noexcept override {
     static constexpr std::chrono::milliseconds pause_after_failure{10};
-    const std::lock_guard lock{mutex_};
+    const turn taken{*this};
     step_core([&] {
       if (now >= core_.next_deadline()) core_.advance(now);
     });
@@ -106,7 +125,7 @@ class client_shell final : private control_end {
     return sleeps_until_;
   }
   void move_to_server(time_point now, std::size_t index) noexcept override {
-    const std::lock_guard lock{mutex_};
+    const turn taken{*this};
     step_core([&] {
       if constexpr (requires { core_.move_to_server(now, index); }) core_.move_to_server(now, index);
     });
@@ -159,6 +178,7 @@ class client_shell final : private control_end {
   std::mutex mutex_;
   Core core_;  ///< guarded by mutex_, as all below
   const std::function<void(Core&)> after_step_;
+  const std::function<void()> after_unlock_;
   std::vector<messages::envelope> outbox_;         ///< not taken by the connection yet
   std::exception_ptr failure_;                     ///< the session has to end with it
   time_point sleeps_until_ = time_point::never();  ///< when the connection steps this end at the latest

@@ -5,11 +5,13 @@
 ///
 ///     control thread (or any that steps the session) -- deliver, order --> | -- wait, next --> a caller
 ///
-/// A caller waits with no lock of the session, so results may be delivered while the session's is held. Each
-/// result is taken once, by whoever has its ticket; what nobody takes stays until the worker ends.
+/// A caller waits with no lock of the session, so results may be delivered while that is held. `wake`
+/// comes when it is free, since the caller that wakes needs it. Each result is taken once, by whoever has its
+/// ticket; what nobody takes stays until the worker ends.
 ///
 /// Thread safety: every member may be called from any thread.
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -40,6 +42,9 @@ class worker_results {
   /// taken.
   TENSORHUB_DECL void order(pull_order next);
 
+  /// Wakes the callers if there is something new.
+  TENSORHUB_DECL void wake() noexcept;
+
   /// Empty: `give_up` came first. The session ends every call at its own deadline, so that only happens when
   /// the thread that steps it is stuck.
   [[nodiscard]] TENSORHUB_DECL std::optional<session_result> wait(session_ticket ticket, deadline give_up);
@@ -53,6 +58,7 @@ class worker_results {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::atomic<bool> is_new_ = false;  ///< nobody has been woken since
   std::map<session_ticket, session_result> results_;
   std::optional<pull_order> order_;
 };

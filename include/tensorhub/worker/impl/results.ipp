@@ -15,13 +15,17 @@ TENSORHUB_DECL void worker_results::deliver(std::vector<session_result> results)
   if (results.empty()) return;
   const std::lock_guard lock{mutex_};
   for (session_result& each : results) results_.emplace(each.ticket, std::move(each));
-  changed_.notify_all();
+  is_new_ = true;
 }
 
 TENSORHUB_DECL void worker_results::order(pull_order next) {
   const std::lock_guard lock{mutex_};
   order_.emplace(std::move(next));
-  changed_.notify_all();
+  is_new_ = true;
+}
+
+TENSORHUB_DECL void worker_results::wake() noexcept {
+  if (is_new_.exchange(false)) changed_.notify_all();
 }
 
 TENSORHUB_DECL std::optional<session_result> worker_results::wait(session_ticket ticket, deadline give_up) {

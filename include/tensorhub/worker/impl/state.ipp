@@ -67,7 +67,7 @@ TENSORHUB_DECL worker_state::worker_state(worker_options whose, worker_policies 
             client.with([&](session& core, time_point now) { core.offload_failed(now, version, reason); });
           })},
       client{shared_connection(options), session{told_to_session(policies, first.proof), self, shape},
-             [this](session& core) { after_step(core); }} {}
+             [this](session& core) { after_step(core); }, [this] { results.wake(); }} {}
 
 TENSORHUB_DECL worker_state::~worker_state() {
   cut_offs.close();  // its thread uses the client

@@ -2,8 +2,9 @@
 /// \file queue.hpp
 /// The reading side of the TCP transport: queues, and the endpoints on them.
 ///
-/// The thread that polls does all the work: it receives bytes from the sockets directly into the targets, or
-/// starts their copies to a device (stream.hpp). A queue sleeps in poll(2) over its streams, and wakes often
+/// The thread that polls does all the work: it sends what was posted since the last poll, in one message per
+/// stream, receives bytes from the sockets directly into the targets, or starts their copies to a device
+/// (stream.hpp). A queue sleeps in poll(2) over its streams, and wakes often
 /// while a copy is in progress, because poll does not report copies. A queue has few streams, and poll costs
 /// nothing while the thread is busy; an epoll set would be updated for every segment that arrives.
 ///
@@ -106,7 +107,7 @@ class queue_core {
       ledger_.end({read.id, completion_status::local_error});
       return post_result::posted;
     }
-    if (!least_busy.post(read, request)) abandon(endpoint, completion_status::peer_lost);
+    least_busy.post(read, request);
     return post_result::posted;
   }
 
@@ -116,8 +117,10 @@ class queue_core {
   }
 
   [[nodiscard]] std::size_t poll(std::span<completion> completions) noexcept {
-    if (completions.empty()) return 0;
-    if (!ledger_.any_ended()) receive();
+    if (completions.empty() || ledger_.any_ended())
+      send_posted();
+    else
+      receive();
     return ledger_.take(completions);
   }
 
@@ -165,6 +168,12 @@ class queue_core {
 
   /// `wait` must not allocate.
   void reserve_waits(std::size_t streams) { waits_.reserve(streams + 1); }
+
+  /// A stream that is broken stays as it is: `receive` finds out.
+  void send_posted() noexcept {
+    for (const endpoint_core* endpoint : endpoints_)
+      for (const auto& each : endpoint->streams_) static_cast<void>(each->flush());
+  }
 
   /// Finishes at most one read per stream, so that its bytes are still in the cache when the caller uses
   /// them. Abandons endpoints that are broken or have been silent for too long.

@@ -79,9 +79,9 @@ class stream {
   [[nodiscard]] std::uint64_t outstanding_bytes() const noexcept { return outstanding_bytes_; }
   [[nodiscard]] clock::time_point last_progress() const noexcept { return last_progress_; }
 
-  /// Precondition: outstanding() < depth, and the stream is prepared for the read's device. False: the
-  /// connection is broken.
-  [[nodiscard]] bool post(const pending_read& read, const read_request& request) noexcept {
+  /// `flush` sends it, with what else is posted by then. Precondition: outstanding() < depth, and the stream
+  /// is prepared for the read's device.
+  void post(const pending_read& read, const read_request& request) noexcept {
     if (count_ == 0) last_progress_ = clock::now();
     reads_[(first_ + count_) % reads_.size()] = read;
     ++count_;
@@ -93,7 +93,6 @@ class stream {
     }
     std::memcpy(requests_.data() + unsent_end_, &request, sizeof request);
     unsent_end_ += sizeof request;
-    return flush();
   }
 
   /// Sends posted requests, as far as the socket accepts them. False: the connection is broken.
