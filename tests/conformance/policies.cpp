@@ -20,6 +20,7 @@
 #include "tensorhub/policy/scheduler/least_loaded.hpp"
 #include "tensorhub/policy/scheduler/nearest_source.hpp"
 #include "tensorhub/testing/policy_conformance.hpp"
+#include "tensorhub/testing/transport_conformance.hpp"  // both in one file compile
 
 using namespace tensorhub;
 using namespace tensorhub::testing;

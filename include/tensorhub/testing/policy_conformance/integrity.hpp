@@ -218,13 +218,13 @@ struct integrity_rules {
     return {shard_of{0, 1}, shard_of{0, 2}, shard_of{1, 2}, shard_of{0, 3}, shard_of{1, 3}, shard_of{2, 3}};
   }
   static std::vector<std::byte> some_bytes(std::size_t length, std::uint64_t seed) {
-    detail::suite_random random{seed};
+    policy_detail::suite_random random{seed};
     std::vector<std::byte> bytes(length);
     for (std::byte& value : bytes) value = static_cast<std::byte>(random.below(256));
     return bytes;
   }
   static std::vector<digest128> some_table(std::size_t entries) {
-    detail::suite_random random{entries};
+    policy_detail::suite_random random{entries};
     std::vector<digest128> table(entries);
     for (digest128& entry : table) entry = {random.next(), random.next()};
     return table;

@@ -49,7 +49,7 @@ struct rule_result {
   return text;
 }
 
-namespace detail {
+namespace policy_detail {
 
 /// A generator with the same sequence on every machine (splitmix64).
 class suite_random {
@@ -68,6 +68,6 @@ class suite_random {
   std::uint64_t state_;
 };
 
-}  // namespace detail
+}  // namespace policy_detail
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::testing

@@ -55,7 +55,7 @@ class scheduler_call {
   /// load (also beyond the usual credits), progress, also none, reliability, and sources that the reader has
   /// already; the reader may not have joined; any shard and version, also of a rolled back model.
   static void fill(scheduler_call& call, std::uint64_t seed) {
-    detail::suite_random random{seed};
+    policy_detail::suite_random random{seed};
     const bool is_unnamed = random.below(4) == 0;
     fill_query(call, random, is_unnamed);
     constexpr std::uint64_t chunk_counts[] = {64, 64, 64, 64, 1, 2, 0, 1u << 20};
@@ -74,7 +74,7 @@ class scheduler_call {
   }
 
  private:
-  static void fill_query(scheduler_call& call, detail::suite_random& random, bool is_unnamed) {
+  static void fill_query(scheduler_call& call, policy_detail::suite_random& random, bool is_unnamed) {
     source_query& query = call.query;
     const bool has_joined = random.below(8) != 0;
     call.read_from(has_joined ? incarnation{1'000'000} : incarnation{}, some_location(random, is_unnamed));
@@ -89,7 +89,7 @@ class scheduler_call {
     query.served_on_host = query.sources_nearby > 0 && random.below(4) == 0;
     query.may_displace = random.below(2) == 0;
   }
-  static location some_location(detail::suite_random& random, bool is_unnamed) {
+  static location some_location(policy_detail::suite_random& random, bool is_unnamed) {
     location out;
     if (!is_unnamed) out.datacenter = "d" + std::to_string(random.below(2));
     if (random.below(5) != 0) out.rack = out.datacenter + "-r" + std::to_string(random.below(2));
