@@ -13,9 +13,14 @@ function(tensorhub_component name)
   target_compile_features(tensorhub_${name} INTERFACE cxx_std_20)
   target_link_libraries(tensorhub_${name} INTERFACE ${arg_LINK})
   if(arg_INCLUDE)
+    set(system) # as find_package has it: a consumer's warnings are about the consumer's files
+    if(NOT PROJECT_IS_TOP_LEVEL)
+      set(system SYSTEM)
+    endif()
     target_include_directories(
-      tensorhub_${name} INTERFACE $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}>
-                                  $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+      tensorhub_${name} ${system}
+      INTERFACE $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}>
+                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
     set_property(GLOBAL APPEND PROPERTY TENSORHUB_INCLUDE_FOLDERS "${CMAKE_CURRENT_SOURCE_DIR}/${arg_INCLUDE}")
   endif()
   set_property(GLOBAL APPEND PROPERTY TENSORHUB_COMPONENT_HEADERS ${arg_HEADERS})

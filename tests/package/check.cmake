@@ -33,6 +33,10 @@ if(WAY STREQUAL mixed)
   must_fail("a program of both build modes links" "undefined reference to `is_here\\(tensorhub::compiled::"
             ${COMPILER} -std=c++20 -DTENSORHUB_COMPILED -I${TENSORHUB_SOURCE}/include
             ${CMAKE_CURRENT_LIST_DIR}/mixed/compiled.cpp ${WORK}/header_only.o -o ${WORK}/both_modes)
+  must_fail("a program of files with and without debug containers links"
+            "undefined reference to `is_here\\(tensorhub::header_only_with_debug_containers::"
+            ${COMPILER} -std=c++20 -D_GLIBCXX_DEBUG -I${TENSORHUB_SOURCE}/include
+            ${CMAKE_CURRENT_LIST_DIR}/mixed/compiled.cpp ${WORK}/header_only.o -o ${WORK}/both_containers)
   return()
 endif()
 if(WAY STREQUAL optional_component)

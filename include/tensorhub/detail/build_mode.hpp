@@ -9,13 +9,22 @@
 ///
 /// Both modes are the same program. All declarations are in an inline namespace whose name states the mode. A
 /// header-only file and a compiled file that exchange an object of this library therefore do not link: the
-/// linker names the missing function, with the other mode's namespace in its name.
+/// linker names the missing function, with the other mode's namespace in its name. The same holds for
+/// _GLIBCXX_DEBUG, which gives the standard containers in these objects another layout.
 
 #if defined(TENSORHUB_COMPILED)
 #define TENSORHUB_DECL
-#define TENSORHUB_MODE compiled
 #else
 #define TENSORHUB_DECL inline
-#define TENSORHUB_MODE header_only
 #define TENSORHUB_HEADER_ONLY
+#endif
+
+#if defined(TENSORHUB_COMPILED) && defined(_GLIBCXX_DEBUG)
+#define TENSORHUB_MODE compiled_with_debug_containers
+#elif defined(TENSORHUB_COMPILED)
+#define TENSORHUB_MODE compiled
+#elif defined(_GLIBCXX_DEBUG)
+#define TENSORHUB_MODE header_only_with_debug_containers
+#else
+#define TENSORHUB_MODE header_only
 #endif
