@@ -647,6 +647,18 @@ TEST_CASE("shells: the thread that admits clients goes on when there is no memor
   CHECK(said >= 3);
 }
 
+TEST_CASE("shells: many lines about one matter leave room for a line about another") {
+  zmq::context_t context;
+  zmq::socket_t router = detail::bounded_socket(context, zmq::socket_type::router);
+  using guard_type = detail::curve_guard;
+  guard_type guard{context, router, {make_curve_keys(), {}}, [] {}};
+  for (int i = 0; i < 100; ++i) guard.note(guard_type::matter::handshake, "a handshake failed");
+  guard.note(guard_type::matter::key, "refused a client");
+  const std::vector<log_line> lines = guard.take_log();
+  CHECK(lines.size() < 50);
+  CHECK(lines.back().text == "refused a client");
+}
+
 TEST_CASE("server shell: what has come is answered together, and each worker's answers are in order") {
   std::atomic<const reference_server<>*> present = nullptr;
   std::atomic<std::uint64_t> most_at_once = 0;

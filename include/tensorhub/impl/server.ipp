@@ -374,9 +374,10 @@ class catalog_server::loop {
     const incarnation sender{said.sender};
     if (sender == incarnation_of(key, get_if<messages::join_request>(&said.body)->proof)) return true;
     tally_.forged.add();
-    guard_->note(log_level::warning, "refused a join of the client with the key " + key + " at " +
-                                         std::string{property("Peer-Address")} + ": worker " +
-                                         to_hex(sender) + " is not one of that key");
+    guard_->note(detail::curve_guard::matter::rights, "refused a join of the client with the key " + key +
+                                                          " at " + std::string{property("Peer-Address")} +
+                                                          ": worker " + to_hex(sender) +
+                                                          " is not one of that key");
     messages::join_reply reply;
     reply.epoch = epoch_;
     reply.result = {errc::refused, "this incarnation is not proved to be one of the connection's key"};
@@ -406,10 +407,10 @@ class catalog_server::loop {
     const bool is_bound = guard_ && !joins && !known.connection.empty() && is_proved(sender);
     if (known.client.key != key || (is_bound && known.connection != from)) {
       tally_.forged.add();
-      guard_->note(log_level::warning, "dropped a message of the client with the key " + std::string{key} +
-                                           " at " + std::string{property("Peer-Address")} +
-                                           ": it says that it is worker " + to_hex(sender) +
-                                           ", which has another connection, and the key " + known.client.key);
+      guard_->note(detail::curve_guard::matter::rights,
+                   "dropped a message of the client with the key " + std::string{key} + " at " +
+                       std::string{property("Peer-Address")} + ": it says that it is worker " +
+                       to_hex(sender) + ", which has another connection, and the key " + known.client.key);
       return nullptr;
     }
     if (guard_ && known.client.rules == nullptr) {
@@ -493,8 +494,9 @@ class catalog_server::loop {
   }
 
   void say_revoked(incarnation worker, std::string_view to, std::string_view key) {
-    guard_->note(log_level::warning, "worker " + to_hex(worker) + " is now ignored: its key " +
-                                         std::string{key} + " was revoked");
+    guard_->note(
+        detail::curve_guard::matter::rights,
+        "worker " + to_hex(worker) + " is now ignored: its key " + std::string{key} + " was revoked");
     say_goodbye(to, {errc::refused, "the key of this process was revoked at the reference server"}, worker);
   }
 

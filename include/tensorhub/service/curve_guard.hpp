@@ -26,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -77,8 +78,11 @@ class curve_guard {
   /// Charges the network of this address for a connection that the server closed because it sent too much.
   void offended(std::string_view peer_address);
 
-  /// Queues a line for `take_log`, within the rate limit.
-  void note(log_level level, std::string text);
+  /// What a line is about. Each has a rate limit of its own: a client that fails again and again hides no
+  /// other trouble.
+  enum class matter : std::uint8_t { key, handshake, rights, bytes, network };
+  /// Queues a warning for `take_log`, within the rate limit.
+  void note(matter about, std::string text);
   [[nodiscard]] std::vector<log_line> take_log();
 
   /// Number of connections with unknown or revoked keys.
@@ -152,7 +156,7 @@ class curve_guard {
   mutable std::mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<const client_rules>>
       allowed_;  ///< guarded by mutex_, like the next three
-  log_limiter limiter_{20, 2};
+  std::map<matter, log_limiter> limiters_;
   std::vector<log_line> lines_;
   std::vector<ip_network> offenders_;  ///< that the thread has not charged yet
   // Used by the thread only:

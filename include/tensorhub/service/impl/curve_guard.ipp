@@ -65,12 +65,13 @@ TENSORHUB_DECL std::shared_ptr<const client_rules> curve_guard::rules_of(std::st
   return found == allowed_.end() ? nullptr : found->second;
 }
 
-TENSORHUB_DECL void curve_guard::note(log_level level, std::string text) {
+TENSORHUB_DECL void curve_guard::note(matter about, std::string text) {
   const std::lock_guard lock{mutex_};
   if (lines_.size() >= most_lines) return;
-  log_line line{level, std::move(text), {}};
+  log_line line{log_level::warning, std::move(text), {}};
   line.about.code = errc::refused;
-  if (auto passed = limiter_.pass(std::move(line), log_limiter::clock::now()))
+  log_limiter& limiter = limiters_.try_emplace(about, 20, 2).first->second;
+  if (auto passed = limiter.pass(std::move(line), log_limiter::clock::now()))
     lines_.push_back(*std::move(passed));
 }
 
@@ -150,7 +151,7 @@ TENSORHUB_DECL bool curve_guard::admits(const std::string& key) const {
 
 TENSORHUB_DECL void curve_guard::turn_away(const std::string& key, const std::string& address) {
   counted_.refused.fetch_add(1, std::memory_order_relaxed);
-  note(log_level::warning,
+  note(matter::key,
        "refused a client with the key " + key + " at " + address + ": it is not on the allow-list");
   wake_();
 }
@@ -208,10 +209,12 @@ TENSORHUB_DECL void curve_guard::weigh(time_point now) {
     if (each.received > before) each.bytes.left -= static_cast<std::int64_t>(each.received - before);
     if (each.bytes.left >= 0) continue;
     each.bytes.left = 0;
+    // The connection may be gone, and its number another socket's, before its end is heard of.
+    if (peer_of(static_cast<int>(descriptor)).text != each.text) continue;
     if (::shutdown(static_cast<int>(descriptor), SHUT_RDWR) != 0) continue;
     counted_.closed.fetch_add(1, std::memory_order_relaxed);
     if (each.network) arrivals_.offended(*each.network, now);
-    note(log_level::warning,
+    note(matter::bytes,
          "closed the connection of the client at " + each.text + ": it has sent more than its messages need");
     wake_();
   }
@@ -228,7 +231,7 @@ TENSORHUB_DECL void curve_guard::filter_arrivals() {
   const bool has_blocked = counted_.blocked.exchange(arrivals_.times_blocked()) != arrivals_.times_blocked();
   if (!has_blocked || arrivals_.blocked().empty()) return;
   const std::string last = to_string(arrivals_.blocked().back());
-  note(log_level::warning,
+  note(matter::network,
        is_done ? "accepts no new connection from " + last + " for some seconds: too many of its clients " +
                      "showed no key of the list, or sent too much; connections that exist go on"
                : "cannot block " + last + ", whose clients fail too often: the kernel says '" +
@@ -246,8 +249,8 @@ TENSORHUB_DECL void curve_guard::say_failed(const handshake_event& event, const 
     why = "it does not use CURVE";
   else if (event.kind == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
     why = "it does not keep to the protocol";
-  note(log_level::warning, "a handshake with a client at " +
-                               (from.text.empty() ? "an unknown address" : from.text) + " failed: " + why);
+  note(matter::handshake, "a handshake with a client at " +
+                              (from.text.empty() ? "an unknown address" : from.text) + " failed: " + why);
   wake_();
 }
 
