@@ -56,7 +56,6 @@ TEST_CASE(
     "a hub over first_of logs the transports that it does without, and that nobody reaches it from "
     "elsewhere") {
   near_hub::reference_server server;
-  const tensorhub::transports::tcp taken{{}, tensorhub::incarnation{1}};
   std::mutex mutex;
   std::vector<tensorhub::log_line> lines;
   const auto lines_of = [&](near_hub::subscriber::transport_options through) {
@@ -79,15 +78,13 @@ TEST_CASE(
   };
 
   near_hub::subscriber::transport_options without_tcp;
-  const std::string address = taken.address().text;
-  std::get<1>(without_tcp.members).listen_port =
-      static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
+  std::get<1>(without_tcp.members).listen_host = "192.0.2.1";  // no machine's (RFC 5737)
   auto seen = lines_of(without_tcp);
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].level == tensorhub::log_level::warning);
   CHECK(seen[0].about.code == errc::transport_failed);
   CHECK_MESSAGE(contains(seen[0].text, "on other machines cannot reach this process: tcp: "), seen[0].text);
-  CHECK_MESSAGE(contains(seen[0].text, "in use"), seen[0].text);
+  CHECK_MESSAGE(contains(seen[0].text, "192.0.2.1"), seen[0].text);
 
   near_hub::subscriber::transport_options without_same_host;
   without_same_host.enabled[0] = false;
@@ -95,4 +92,20 @@ TEST_CASE(
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].level == tensorhub::log_level::info);
   CHECK_MESSAGE(contains(seen[0].text, "does without same_host: not enabled"), seen[0].text);
+}
+
+TEST_CASE("a hub over first_of does not go without a transport whose port the user has fixed") {
+  near_hub::reference_server server;
+  const tensorhub::transports::tcp taken{{}, tensorhub::incarnation{1}};
+  near_hub::subscriber::transport_options through;
+  const std::string address = taken.address().text;
+  std::get<1>(through.members).listen_port =
+      static_cast<std::uint16_t>(std::stoul(address.substr(address.rfind(':') + 1)));
+  std::string sentence;
+  CHECK(code_of(
+            [&] {
+              composed_rollout{who(server.address(), "rollout-0"), 100, through};
+            },
+            &sentence) == errc::transport_failed);
+  CHECK_MESSAGE(contains(sentence, "in use"), sentence);
 }

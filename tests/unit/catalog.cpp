@@ -29,7 +29,7 @@ TEST_CASE("catalog: a wrong shard count is refused with both counts") {
   server.join(1, "trainer", {0, 2});
   const auto reply = server.ask<messages::join_reply>({2}, server.join_message("rollout", {0, 3}));
   CHECK(reply.result.code == errc::layout_mismatch);
-  CHECK(reply.result.sentence == "model 'policy' has 2 shards, this worker says 3");
+  CHECK(reply.result.sentence == "model 'policy' has the shard count 2, this worker says 3");
 }
 
 TEST_CASE("catalog: a shard beyond the count, and a worker without names, are refused") {
@@ -544,7 +544,9 @@ TEST_CASE("catalog: a wait that was in vain says that nothing is known, or that 
     server.pass(100ms);
     return server.answer<messages::version_reply>({1}, sequence).value().result.sentence;
   };
-  CHECK(in_vain(latest) == "no version (latest) of model 'policy' appeared; none is known yet");
+  CHECK(in_vain(latest) ==
+        "no version (latest) of model 'policy' appeared; no worker has told this server of any: is this the "
+        "name of the publisher's model, and has it published?");
   REQUIRE(server.publish({1}, 3).ok());
   CHECK(in_vain(latest) ==
         "no version (latest) of model 'policy' appeared; none is known yet, and of 3 only some shards were "

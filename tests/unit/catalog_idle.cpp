@@ -198,6 +198,7 @@ TEST_CASE("catalog: a reader that is left at the deadline of a drain for the sec
   s.publish_and_force(1, 6000ms);
   CHECK(s.server.core.knows(s.reader));
   CHECK(s.server.core.statistics().workers_unruly == 0);
+  CHECK(s.server.core.statistics().drains_forced == 1);
   s.publish_and_force(3, 6000ms);
   CHECK_FALSE(s.server.core.knows(s.reader));
   CHECK(s.server.core.statistics().workers_unruly == 1);
@@ -205,6 +206,14 @@ TEST_CASE("catalog: a reader that is left at the deadline of a drain for the sec
   REQUIRE(goodbye.has_value());
   CHECK_FALSE(goodbye->rejoin);
   CHECK(goodbye->reason.code == errc::disconnected);  // its process may return, as another incarnation
+}
+
+TEST_CASE("catalog: a holder without readers that takes its memory has forced no drain") {
+  forced_drains s;
+  REQUIRE(s.server.publish(s.trainer, 1).ok());
+  s.server.finish(s.reader, s.server.start_update(s.reader));
+  s.server.send(s.trainer, messages::cut_off_done_request{});
+  CHECK(s.server.core.statistics().drains_forced == 0);
 }
 
 TEST_CASE("catalog: a whole update between two forced drains counts for the reader") {

@@ -111,7 +111,10 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
            "the data port would be at '" + listen_host + "', which only this machine can use");
   std::string own = options_detail::await_host_towards_server(options);
   if (own.empty())
-    refuse(errc::disconnected, "no route to the reference server was found, or its name has no address here");
+    throw error(errc::disconnected,
+                "no route to the reference server at '" + options.server +
+                    "' was found, or its name has no address here: check the address and the network",
+                context_of(options));
   if (detail::is_local_host(own))
     refuse(errc::invalid_argument,
            "the reference server is reached from '" + own + "', which only this machine can use");

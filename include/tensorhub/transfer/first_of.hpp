@@ -65,6 +65,7 @@
 #include "tensorhub/transfer/first_of/queue.hpp"
 #include "tensorhub/transfer/first_of/refusals.hpp"
 #include "tensorhub/types/location.hpp"
+#include "tensorhub/types/transport_options.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -228,7 +229,8 @@ class first_of {
 
   using queue = first_of_detail::queue<first_of, Members...>;
 
-  /// Starts every member that can be started; throws `transport_failed`, with all reasons, if none can.
+  /// Starts every member that can be started; throws `transport_failed`, with all reasons, if none can, and
+  /// what a member throws that cannot listen at the port that its options name.
   explicit first_of(options chosen = {}, incarnation self = {}) : options_{std::move(chosen)} {
     place_.machine = detail::machine_id();
     place_.datacenter = options_.here.datacenter;
@@ -439,6 +441,7 @@ class first_of {
       place_.members.push_back({I, slot->address().text});
     } catch (const error& e) {
       slot.reset();
+      if (has_fixed_port(std::get<I>(options_.members))) throw;  // whose firewall is set for it
       refusals_.add(member<I>::name, e.what());
     }
   }

@@ -24,6 +24,16 @@ void visit_options(Options& options, const Visit& visit) {
     std::apply([&](auto&... each) { (visit_options(each, visit), ...); }, options.members);
 }
 
+/// A transport that cannot have this port is an error, and never one that is done without.
+template <typename Options>
+[[nodiscard]] bool has_fixed_port(const Options& options) {
+  bool found = false;
+  visit_options(options, [&found](const auto& each) {
+    if constexpr (requires { each.listen_port; }) found = found || each.listen_port != 0;
+  });
+  return found;
+}
+
 /// The same options without fixed ports.
 template <typename Options>
 [[nodiscard]] Options on_any_port(Options options) {

@@ -159,8 +159,8 @@ class admission {
     const auto model = core_.models.find(join.model);
     if (model == core_.models.end()) return {};
     if (model->second.shards != join.shard.count) {
-      return {errc::layout_mismatch, "model '" + join.model + "' has " +
-                                         std::to_string(model->second.shards) + " shards, this worker says " +
+      return {errc::layout_mismatch, "model '" + join.model + "' has the shard count " +
+                                         std::to_string(model->second.shards) + ", this worker says " +
                                          std::to_string(join.shard.count)};
     }
     for (const auto& [name, replica] : model->second.replicas) {

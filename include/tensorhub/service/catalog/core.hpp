@@ -124,8 +124,10 @@ struct core {
 
   /// The end of a sentence about a version that did not come.
   [[nodiscard]] std::string what_there_is(const model_state& model, const version_selector& selector) const {
-    std::string out =
-        model.latest_ever ? "the latest was " + to_string(model.latest_ever) : "none is known yet";
+    std::string out = model.latest_ever   ? "the latest was " + to_string(model.latest_ever)
+                      : model.latest_seen ? "none is known yet"
+                                          : "no worker has told this server of any: is this the name of the "
+                                            "publisher's model, and has it published?";
     if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
         accepts(selector, model.latest_seen))
       out += ", and of " + to_string(model.latest_seen) + " only some shards were published";

@@ -37,7 +37,7 @@ class tally {
     } else if (const auto* sources = get_if<messages::sources_request>(&body)) {
       count(*sources);
     } else if (const auto* cut = get_if<messages::cut_off_done_request>(&body)) {
-      if (!cut->reader) ++seen.drains_forced;
+      if (!cut->reader && !worker.as_source.readers.empty()) ++seen.drains_forced;
     }
   }
 
