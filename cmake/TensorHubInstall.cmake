@@ -41,6 +41,7 @@ configure_package_config_file(cmake/TensorHubConfig.cmake.in ${PROJECT_BINARY_DI
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/TensorHubConfig.cmake ${PROJECT_BINARY_DIR}/TensorHubConfigVersion.cmake
               cmake/FindZeroMQ.cmake cmake/FindxxHash.cmake cmake/FindSodium.cmake DESTINATION ${package_folder})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 foreach(module IN LISTS find_modules)
   install(FILES cmake/${module} DESTINATION ${package_folder})
 endforeach()

@@ -65,9 +65,8 @@ static_assert(clock<boot_clock>);
 
 struct standby_server_options {
   /// Options of the server that runs while this candidate leads. The address must name a port. The election
-  /// sets
-  /// `term` and `may_serve`. `log` also gets the lines of the election, never from two threads at the same
-  /// time.
+  /// sets `term` and `may_serve`. `log` also gets the lines of the election, never from two threads at the
+  /// same time.
   reference_server_options server{};
   etcd_options etcd{};
   election_options election{};

@@ -1,6 +1,6 @@
 #pragma once
 /// \file publisher.hpp
-/// The trainer's door of a worker: its bytes become versions, in place or as a copy.
+/// The trainer's side of a worker: its bytes become versions, in place or as a copy.
 ///
 ///     trainer.publish(step);                         // in place: the tensors must not change ...
 ///     trainer.unpublish();                           // ... until this has returned

@@ -43,9 +43,10 @@ namespace tensorhub_python {
 [[nodiscard]] inline milliseconds time_of(given_seconds given) {
   constexpr double longest = 365 * 24 * 3600.0;
   if (!given.number)
-    throw nb::type_error("a time-out is no number of seconds: give one; float('inf') waits for a year");
+    throw nb::type_error("a time-out has to be a number of seconds; float('inf') waits for a year");
   const double seconds = *given.number;
-  if (std::isnan(seconds)) throw error(errc::invalid_argument, "the time-out is no number of seconds");
+  if (std::isnan(seconds))
+    throw error(errc::invalid_argument, "a time-out has to be a number of seconds, and NaN is none");
   return milliseconds{static_cast<std::int64_t>(std::ceil(std::min(std::max(seconds, 0.0), longest) * 1e3))};
 }
 

@@ -214,10 +214,10 @@ def seconds_of(timeout: float) -> float:
     try:
         is_number = not math.isnan(timeout)
     except (TypeError, OverflowError):
-        why = "a time-out is no number of seconds: give one; float('inf') waits for a year"
+        why = "a time-out has to be a number of seconds; float('inf') waits for a year"
         raise TypeError(why) from None
     if not is_number:
-        raise InvalidArgument("the time-out is no number of seconds")
+        raise InvalidArgument("a time-out has to be a number of seconds, and NaN is none")
     return float(timeout)
 
 

@@ -286,7 +286,7 @@ def test_a_time_out_that_is_no_number_and_names_that_are_none_are_refused(
     calls: list[Callable[..., object]] = [rollout.update, rollout.unpublish, rollout.models, rollout.why, rollout.wait]
     for call in calls:
         for given in (None, "soon"):
-            with pytest.raises(TypeError, match="a time-out is no number of seconds"):
+            with pytest.raises(TypeError, match="a time-out has to be a number of seconds"):
                 call(timeout=given)
     with pytest.raises(TypeError, match=r"changed= takes the names of tensors, and got 1"):
         trainer.publish(1, changed=[1])  # type: ignore[list-item]

@@ -407,6 +407,6 @@ def test_a_receiver_of_a_model_that_is_not_there_says_so(server: th.ReferenceSer
 def test_a_receivers_times_are_numbers(server: th.ReferenceServer, call: str, seconds: Any) -> None:
     with (
         Receiver(server, "policy", "rollout-0") as receiver,
-        pytest.raises((TypeError, th.InvalidArgument), match="time-out is no number of seconds"),
+        pytest.raises((TypeError, th.InvalidArgument), match="time-out has to be a number of seconds"),
     ):
         list(getattr(receiver, call)(timeout=seconds))

@@ -585,7 +585,7 @@ def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceSer
         rollout.update(0, timeout=20)
     with pytest.raises(TypeError, match="give version or at_least, not both"):
         rollout.update(7, at_least=3)
-    with pytest.raises(TypeError, match="a time-out is no number of seconds"):
+    with pytest.raises(TypeError, match="a time-out has to be a number of seconds"):
         trainer.publish(7, timeout="soon")  # type: ignore[arg-type]
     assert trainer.publish(np.int64(7)).version == 7
     with pytest.raises(TypeError, match=r"a tensor's name is of type ndarray: call add\(name, tensor\)"):
@@ -643,7 +643,7 @@ def test_times_that_are_none_are_refused(server: th.ReferenceServer, seconds: fl
 @pytest.mark.parametrize("call", ["tensors", "staged"])
 def test_times_that_are_reckoned_with_are_refused_if_they_are_none(pair: Pair, call: str, seconds: Any) -> None:
     _, rollout = pair(tensors(1), tensors(2), mode="in_place" if call == "tensors" else "staged")
-    refused = pytest.raises((TypeError, th.InvalidArgument), match="time-out is no number of seconds")
+    refused = pytest.raises((TypeError, th.InvalidArgument), match="time-out has to be a number of seconds")
     if call == "staged":
         with refused:
             rollout.update(timeout=seconds)

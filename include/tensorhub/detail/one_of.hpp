@@ -2,7 +2,7 @@
 /// \file one_of.hpp
 /// A value of one of several types, as std::variant, but cheap to compile with dozens of alternatives.
 ///
-/// A variant of the 36 control messages instantiates thousands of templates in every file that includes the
+/// A variant of the control messages instantiates thousands of templates in every file that includes the
 /// service. This class has one small table of functions per operation. `get_if`,
 /// `holds_alternative`, `holds_any_of` and `visit` are found by argument-dependent lookup.
 ///

@@ -20,11 +20,9 @@
 /// of a lower term than the highest they know.
 ///
 /// Protocol of the owner: call `advance` at `next_deadline`; send `take_request` to etcd, and pass the
-/// answer, or
-/// `no_answer`, to `receive`; serve while `leads(now)`; when the state is `deposed`, stop serving and then
-/// call
-/// `stopped`. At most one request is open; an answer with another number is late and ignored. Thread safety:
-/// none; one thread at a time.
+/// answer, or `no_answer`, to `receive`; serve while `leads(now)`; when the state is `deposed`, stop serving
+/// and then call `stopped`. At most one request is open; an answer with another number is late and ignored.
+/// Thread safety: none; one thread at a time.
 
 #include <chrono>
 #include <cstdint>

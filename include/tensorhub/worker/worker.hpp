@@ -1,6 +1,6 @@
 #pragma once
 /// \file worker.hpp
-/// One process's part of a model: what `publisher` and `subscriber` are two doors of.
+/// One process's part of a model, with what `publisher` and `subscriber` have in common.
 ///
 /// A worker owns a data plane (its transport, control block and registered tensors) and a client of the
 /// reference server. It registers the user's tensors where they are, once; it never copies a large one. Small

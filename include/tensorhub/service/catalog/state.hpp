@@ -250,8 +250,6 @@ struct member_state {
 using operation_key = std::pair<std::uint64_t, std::uint32_t>;
 inline constexpr std::uint32_t all_shards = UINT32_MAX;
 
-/// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per
-/// worker).
 /// The workers that have called an operation are new, and may be one call ahead of the other shards, which
 /// know of a failure before it. Nothing is decided until one of those shards calls too; if none has called
 /// by `until`, the callers hear of that failure in the place of their call.
@@ -261,6 +259,8 @@ struct alone_state {
   operation_counter failed{};
 };
 
+/// One call of update() by all shards of a replica (or by one worker, if the consistency policy decides per
+/// worker).
 struct operation_state {
   operation_counter counter{};
   replica_state* replica = nullptr;

@@ -35,8 +35,8 @@ struct device_lane_record;
 struct device_part {
   enum class way_type : std::uint8_t {
     direct,   ///< one copy by the lane
-    bounced,  ///< connection pinned host memory of this process
-    staged,   ///< connection the source's staging file
+    bounced,  ///< through pinned host memory of this process
+    staged,   ///< through the source's staging file
   };
   way_type way = way_type::direct;
   device_lane_record* lane = nullptr;  ///< null: staged, to host memory
