@@ -664,6 +664,20 @@ TEST_CASE("tcp paths: a reader on this machine gets nothing by reference, whatev
   CHECK(status_after_revocation({.listen_host = own}, {}) == completion_status::ok);
 }
 
+TEST_CASE("tcp paths: a reader that is stopped between a post and its poll does not blame the source") {
+  std::vector<std::byte> memory(1000), target(1000);
+  const memory_range range{memory.data(), memory.size()}, into_range{target.data(), target.size()};
+  tcp source{{}, source_id}, reader{{.peer_timeout = 1s}, reader_id};
+  const auto regions = source.register_memory(std::span{&range, 1}, region_access::remote_read);
+  const auto into = reader.register_memory(std::span{&into_range, 1}, region_access::local_write);
+  const remote_region from = source.describe(regions.front());
+  auto queue = reader.make_queue(1);
+  auto endpoint = reader.connect(queue, source.address(), source_id, 10s);
+  REQUIRE(queue.post_read(endpoint, into.front(), 0, {&from, 0, 1000}, 1) == post_result::posted);
+  std::this_thread::sleep_for(1200ms);
+  CHECK(take_one(queue).status == completion_status::ok);
+}
+
 TEST_CASE("tcp paths: a file that sendfile does not take is copied") {
   const detail::unique_fd file{::memfd_create("huge", MFD_HUGETLB | MFD_CLOEXEC)};
   const detail::unique_fd sink{::socket(AF_INET, SOCK_DGRAM, 0)};

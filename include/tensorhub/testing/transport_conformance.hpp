@@ -120,7 +120,8 @@ struct violation {
   std::string sentence;
 };
 
-/// Runs all rules. Empty: the transport conforms.
+/// Runs all rules. Empty: the transport keeps those that apply to the subject (`check_rule` says which do
+/// not).
 template <transport T>
 [[nodiscard]] std::vector<violation> check_transport(const conformance_subject<T>& subject = {},
                                                      const conformance_options& options = {}) {

@@ -95,11 +95,14 @@ class stream {
     unsent_end_ += sizeof request;
   }
 
-  /// Sends posted requests, as far as the socket accepts them. False: the connection is broken.
+  /// Sends posted requests, as far as the socket accepts them. False: the connection is broken. The peer's
+  /// silence begins with the first one: the caller may have been stopped since it was posted.
   [[nodiscard]] bool flush() noexcept {
     while (unsent_begin_ < unsent_end_) {
+      const bool is_first = unsent() == count_;
       const auto sent = channel_.send(requests_.data() + unsent_begin_, unsent_end_ - unsent_begin_);
       if (sent < 0) return would_block();
+      if (is_first) last_progress_ = clock::now();
       unsent_begin_ += static_cast<std::size_t>(sent);
     }
     unsent_begin_ = unsent_end_ = 0;
