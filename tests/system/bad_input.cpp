@@ -67,7 +67,7 @@ TEST_CASE("another number of shards is refused") {
   rollout reader{who(server.address(), "rollout-0", {0, 3})};
   std::string sentence;
   CHECK(code_of([&] { reader.worker.join(); }, &sentence) == errc::layout_mismatch);
-  CHECK(contains(sentence, "2 shards"));
+  CHECK(contains(sentence, "the shard count 2, this worker says"));
   CHECK(contains(sentence, "3"));
 }
 

@@ -647,6 +647,15 @@ TEST_CASE("shells: the thread that admits clients goes on when there is no memor
   CHECK(said >= 3);
 }
 
+TEST_CASE("shells: what a signal's handler interrupts is called again, and other failures are not") {
+  int calls = 0;
+  CHECK(detail::uninterrupted([&] {
+          if (++calls < 3) throw zmq::error_t{EINTR};
+          return calls;
+        }) == 3);
+  CHECK_THROWS_AS(detail::uninterrupted([&]() -> int { throw zmq::error_t{EHOSTUNREACH}; }), zmq::error_t);
+}
+
 TEST_CASE("shells: many lines about one matter leave room for a line about another") {
   zmq::context_t context;
   zmq::socket_t router = detail::bounded_socket(context, zmq::socket_type::router);

@@ -280,11 +280,13 @@ class catalog_server::loop {
           count_bad();
           continue;
         }
-        static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
+        const auto receive_part = [&] {
+          return detail::uninterrupted([&] { return socket_.recv(frame_, zmq::recv_flags::none); });
+        };
+        static_cast<void>(receive_part());
         bytes = frame_.size();
         is_whole = !frame_.more();
-        for (; frame_.more(); bytes += frame_.size())
-          static_cast<void>(socket_.recv(frame_, zmq::recv_flags::none));
+        for (; frame_.more(); bytes += frame_.size()) static_cast<void>(receive_part());
       } catch (const zmq::error_t&) {
         return false;
       }
@@ -541,9 +543,13 @@ class catalog_server::loop {
     if (!may_serve()) return true;
     try {
       auto frame = budgets_.sent.admit(to, encoder_.encode(message), clock_.now());
-      if (frame && socket_.send(zmq::const_buffer{to.data(), to.size()},
-                                zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
-        static_cast<void>(socket_.send(*frame, zmq::send_flags::dontwait));
+      const auto send_name = [&] {
+        return socket_.send(zmq::const_buffer{to.data(), to.size()},
+                            zmq::send_flags::sndmore | zmq::send_flags::dontwait);
+      };
+      if (frame && detail::uninterrupted(send_name)) {
+        static_cast<void>(
+            detail::uninterrupted([&] { return socket_.send(*frame, zmq::send_flags::dontwait); }));
       } else {
         tally_.unread.add();
       }

@@ -6,6 +6,7 @@
 /// Thread safety: `shared_context` may be called from any thread; a socket and a budget belong to one thread.
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -84,6 +85,19 @@ template <typename Make>
   } catch (const zmq::error_t& e) {
     throw error(errc::system_failed,
                 owner + " has no sockets (" + e.what() + "): raise the limit of open files (ulimit -n)");
+  }
+}
+
+/// What `call` returns: of a socket, once more when a signal's handler has interrupted it. ZeroMQ then has
+/// sent or received nothing, also if the call does not wait.
+template <typename Call>
+auto uninterrupted(Call&& call) {
+  for (;;) {
+    try {
+      return call();
+    } catch (const zmq::error_t& e) {
+      if (e.num() != EINTR) throw;
+    }
   }
 }
 

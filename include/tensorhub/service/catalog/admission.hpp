@@ -203,12 +203,7 @@ class admission {
                     ", which its first worker has set, at " +
                     first_difference(offered, *model->second.layouts[join.shard.index], "the model")};
       }
-      model_state& state = core_.models[join.model];
-      if (state.shards == 0) {
-        state.name = join.model;
-        state.shards = join.shard.count;
-        state.layouts.resize(join.shard.count);
-      }
+      model_state& state = core_.open_model(join.model, join.shard.count);
       state.layouts[join.shard.index] = std::move(offered);
       state.layout_bytes += bytes;
       end_search({join.model, join.shard.index});

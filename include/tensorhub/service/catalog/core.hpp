@@ -64,6 +64,9 @@ struct fresh_sources {
 /// While a shard that has not called holds up a holder, another source for it is sought so often.
 inline constexpr std::chrono::milliseconds moves_again_after{200};
 
+/// Models without workers are kept until there are more of them.
+inline constexpr std::size_t most_outlived = 256;
+
 /// Events whose output is taken together.
 struct batch_state {
   bool in_event = false;               ///< an event has begun, and not ended
@@ -80,6 +83,8 @@ struct core {
   time_point recovers_until = time_point::never();  ///< never: no event has happened yet
 
   std::map<std::string, model_state> models{};
+  std::map<std::string, outlived_model> outlived{};  ///< by name; not of those in `models`
+  std::uint64_t outlived_order = 0;
   std::unordered_map<incarnation, std::unique_ptr<worker_state>> workers{};
   std::unordered_map<lease_id, lease_state> leases{};  ///< looked up much more often than iterated
   std::set<lease_id> cut_offs{};                       ///< leases that wait for their source's confirmation
@@ -120,6 +125,35 @@ struct core {
     for (auto from = model.versions.lower_bound(model.before.latest); from != model.versions.end(); ++from)
       if (from->second.complete_replicas > 0) return false;
     return bool{model.before.latest};
+  }
+
+  /// The record of this model, which is new or has outlived its workers.
+  [[nodiscard]] model_state& open_model(const std::string& name, std::uint32_t shards) {
+    const auto [entry, is_new] = models.try_emplace(name);
+    model_state& model = entry->second;
+    if (!is_new) return model;
+    model.name = name;
+    model.shards = shards;
+    model.layouts.resize(shards);
+    const auto kept = outlived.find(name);
+    if (kept == outlived.end()) return model;
+    model.latest_seen = kept->second.latest_seen;
+    model.latest_ever = kept->second.latest_ever;
+    model.keeps = std::move(kept->second.keeps);
+    model.was_cut_off = model.is_resumed = true;
+    outlived.erase(kept);
+    return model;
+  }
+  /// Pre-condition: it has no workers.
+  void close_model(model_state& model) {
+    if (model.was_cut_off && model.latest_seen) {
+      if (outlived.size() == most_outlived)
+        outlived.erase(std::min_element(outlived.begin(), outlived.end(), [](const auto& a, const auto& b) {
+          return a.second.order < b.second.order;
+        }));
+      outlived[model.name] = {++outlived_order, model.latest_seen, model.latest_ever, std::move(model.keeps)};
+    }
+    models.erase(std::string{model.name});
   }
 
   /// The end of a sentence about a version that did not come.

@@ -421,6 +421,7 @@ class membership {
     worker.past.ended_well = join.before.ended_well;
     const bool is_known = !is_new(join);
     worker.past.was_elsewhere = is_known;
+    if (is_known) model.is_resumed = false;
     for (const incarnation reader : join.before.barred) bar(worker.past.barred, reader);
     model.before.awaited = model.before.awaited || is_known;
     if (is_known && join.before.server != core_.epoch)
@@ -515,6 +516,10 @@ class membership {
     return {};
   }
 
+  /// As another incarnation, with what it holds.
+  [[nodiscard]] static bool may_return(verdict found) noexcept {
+    return found == verdict::silent || found == verdict::unruly || found == verdict::lingering;
+  }
   void declare_dead(worker_state& worker, std::string_view why, verdict found) {
     const std::string sentence = who(worker) + " " + std::string{why};
     core_.log(log_level::warning, sentence, about(worker));
@@ -523,6 +528,7 @@ class membership {
        : found == verdict::unruly || found == verdict::lingering ? seen.workers_unruly
                                                                  : seen.workers_dead);
     dead_.insert(worker.id, found);
+    if (may_return(found)) worker.model->was_cut_off = true;
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
     send_goodbye(id, reason_of(found));
@@ -577,7 +583,7 @@ class membership {
       questions_.forget(model);
       std::erase(core_.unsettled, &model);
       std::erase_if(core_.batch.fresh, [&](const fresh_sources& each) { return each.model == &model; });
-      core_.models.erase(std::string{model.name});
+      core_.close_model(model);
     }
   }
 

@@ -230,9 +230,14 @@ class publishing {
                                          operation_counter& counter) {
     messages::reference held = request.held;
     if (held.open) held.root = {};
-    if (const auto checked = check_publish(worker, held); !checked.ok()) return checked;
     const version_number version = held.version;
     model_state& model = *worker.model;
+    if (std::exchange(model.is_resumed, false) && version && version <= model.latest_seen) {
+      const version_number before{version.value - 1};
+      const auto begun = retention_.change(model, nullptr, {.roll_back_to = before}, who(worker));
+      if (!begun.ok()) return begun;
+    }
+    if (const auto checked = check_publish(worker, held); !checked.ok()) return checked;
     const bool is_shown =
         worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;
     if (!held.open) {

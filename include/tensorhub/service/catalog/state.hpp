@@ -416,6 +416,15 @@ struct predecessor_state {
   std::uint32_t back = 0;     ///< those that have joined this server, of that term's
 };
 
+/// What a server keeps of a model when its last worker is gone. Workers that were declared dead may only have
+/// been cut off, and come back with versions that must not be taken for others.
+struct outlived_model {
+  std::uint64_t order = 0;  ///< of these, in which they were kept
+  version_number latest_seen{};
+  version_number latest_ever{};
+  messages::retention keeps{};
+};
+
 struct model_state {
   std::string name{};
   std::uint32_t shards = 0;
@@ -427,6 +436,9 @@ struct model_state {
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
   predecessor_state before{};
+  bool was_cut_off = false;  ///< a worker that was declared dead may come back
+  /// Its workers were gone, and none has come back: a trainer that counts anew begins a new line.
+  bool is_resumed = false;
   messages::retention keeps{};
   recovered_retention meanwhile{};
   bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still

@@ -346,8 +346,9 @@ class control_connection::loop {
                                                 std::to_string(detail::most_heard_bytes) +
                                                 " that a server takes: use more shards, or fewer tensors");
         // A full socket loses the message like a broken connection; the session repeats its requests.
-        static_cast<void>(
-            socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait));
+        static_cast<void>(detail::uninterrupted([&] {
+          return socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait);
+        }));
       } catch (const zmq::error_t&) {  // the connection is gone: the session repeats its requests
       } catch (const error& e) {       // the message exceeds a limit: its call must not wait
         deliver(messages::goodbye_of_shell(

@@ -109,11 +109,12 @@ TENSORHUB_DECL bool curve_guard::answer_one() {
     std::array<zmq::message_t, 7> parts;
     if (!questions_.recv(parts[0], zmq::recv_flags::dontwait)) return false;
     std::size_t count = 1;
-    while (parts[count - 1].more() && count < parts.size())
-      static_cast<void>(questions_.recv(parts[count++], zmq::recv_flags::none));
+    const auto receive = [this](zmq::message_t& part) {
+      static_cast<void>(uninterrupted([&] { return questions_.recv(part, zmq::recv_flags::none); }));
+    };
+    while (parts[count - 1].more() && count < parts.size()) receive(parts[count++]);
     bool more = parts[count - 1].more();
-    for (zmq::message_t rest; more; more = rest.more())
-      static_cast<void>(questions_.recv(rest, zmq::recv_flags::none));
+    for (zmq::message_t rest; more; more = rest.more()) receive(rest);
     const bool understood = count == parts.size() && !parts.back().more() &&
                             parts[5].to_string_view() == "CURVE" && parts[6].size() == 32;
     std::array<char, curve_key_characters + 1> key{};

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tensorhub/error.hpp"
+#include "tensorhub/service/zmq_socket.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
@@ -40,7 +41,8 @@ TENSORHUB_DECL std::optional<handshake_event> handshake_monitor::next() {
       std::memcpy(&out.kind, frame_.data(), 2);
       std::memcpy(&out.value, static_cast<const char*>(frame_.data()) + 2, 4);
     }
-    while (frame_.more()) static_cast<void>(events_.recv(frame_, zmq::recv_flags::none));
+    while (frame_.more())
+      static_cast<void>(uninterrupted([&] { return events_.recv(frame_, zmq::recv_flags::none); }));
     return out;
   } catch (const zmq::error_t&) {
     return std::nullopt;

@@ -1,0 +1,145 @@
+/// \file catalog_outlived.cpp
+/// A model whose workers have all been declared dead, while the server ran on: what comes back afterwards.
+
+#include "catalog_driver.hpp"
+
+using namespace catalog_test;
+
+namespace {
+
+constexpr version_number fifth{5};
+
+[[nodiscard]] version_number in_line(std::uint64_t value, std::uint32_t line) {
+  version_number out{value};
+  out.line = line;
+  return out;
+}
+
+/// A trainer has published version 5, which a rollout holds. Then everybody is silent for too long.
+struct scene {
+  driver<> server{};
+  incarnation trainer = server.join(1, "trainer");
+  incarnation rollout = server.join(2, "rollout-0");
+
+  explicit scene(version_number held = fifth) {
+    if (held.line != 0) {
+      REQUIRE(server.publish(trainer, fifth).ok());
+      static_cast<void>(server.unpublish(trainer, fifth));
+      REQUIRE(roll_back(trainer, 4).ok());
+    }
+    REQUIRE(server.publish(trainer, held).ok());
+    server.finish(rollout, server.start_update(rollout));
+  }
+  void cut_off() {
+    server.pass(7000ms);
+    REQUIRE_FALSE(server.core.knows(trainer));
+    REQUIRE_FALSE(server.core.knows(rollout));
+    server.clear();
+  }
+  messages::status roll_back(incarnation worker, std::uint64_t to) {
+    messages::retain_request order;
+    order.roll_back_to = version_number{to};
+    return server.ask<messages::status_reply>(worker, order).result;
+  }
+  /// With what it holds, as its successor says it.
+  incarnation return_as(std::uint64_t id, const std::string& replica, version_number held,
+                        const messages::retention& keeps = {}) {
+    auto join = server.join_message(replica);
+    join.before.held = server.reference(held);
+    join.before.latest = held;
+    join.before.operation = {1};
+    join.before.keeps = keeps;
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  }
+  /// From whom a newcomer reads this version; zero: from nobody.
+  incarnation source_of(version_number version) {
+    const incarnation reader = server.join(next_++, "newcomer-" + std::to_string(next_));
+    const auto reply = server.answer<messages::update_reply>(
+        reader, server.update(reader, exactly(version_number{version.value})));
+    return reply && !reply->sources.empty() ? reply->sources.front().source : incarnation{};
+  }
+  std::uint64_t next_ = 100;
+};
+
+}  // namespace
+
+TEST_CASE("catalog: a version of the same number that was published after all were cut off is another one") {
+  scene s;
+  s.cut_off();
+  const incarnation trainer = s.server.join(11, "trainer");
+  REQUIRE(s.roll_back(trainer, 4).ok());
+  const auto told = s.server.push<messages::retention_push>(trainer);
+  REQUIRE(told);
+  const version_number again = in_line(5, told->keeps.rollbacks.back().line);
+  REQUIRE(again.line == 1);
+  REQUIRE(s.server.publish(trainer, again).ok());
+  const incarnation back = s.return_as(12, "rollout-0", fifth);
+  CHECK(s.source_of(fifth) == trainer);
+  CHECK_FALSE(s.server.core.record_of(back)->shows_open());
+}
+
+TEST_CASE("catalog: a trainer that counts anew, after all were cut off, begins a new line by itself") {
+  scene s;
+  s.cut_off();
+  const incarnation trainer = s.server.join(11, "trainer");
+  s.server.clear();
+  CHECK(s.server.publish(trainer, 1).code == errc::version_conflict);
+  const auto told = s.server.push<messages::retention_push>(trainer);
+  REQUIRE(told);
+  REQUIRE(told->keeps.rollbacks.size() == 1);
+  CHECK(told->keeps.rollbacks.back().to == 0);
+  CHECK(s.server.publish(trainer, in_line(1, told->keeps.rollbacks.back().line)).ok());
+  s.return_as(12, "rollout-0", fifth);
+  CHECK_FALSE(s.source_of(fifth));
+}
+
+TEST_CASE("catalog: those that were cut off go on where they were, in whatever order they come back") {
+  scene s{in_line(5, 1)};
+  const messages::retention keeps = s.server.core.record_of(s.trainer)->model->keeps;
+  s.cut_off();
+  SUBCASE("at once") {}
+  SUBCASE("after a newcomer") {
+    s.server.join(20, "rollout-9");
+  }
+  const incarnation rollout = s.return_as(12, "rollout-0", in_line(5, 1), keeps);
+  CHECK(s.source_of(fifth) == rollout);
+  const incarnation trainer = s.return_as(11, "trainer", in_line(5, 1), keeps);
+  static_cast<void>(s.server.unpublish(trainer, in_line(5, 1)));
+  CHECK(s.server.publish(trainer, in_line(5, 1)).code != errc::version_conflict);
+  SUBCASE("what it had is not published again with other bytes") {
+    auto other = s.server.reference(in_line(5, 1));
+    other.root.low ^= 1;
+    CHECK(s.server.publish(trainer, other).code == errc::version_conflict);
+    CHECK(s.server.publish(trainer, in_line(4, 1)).code == errc::version_conflict);
+  }
+  CHECK(s.server.publish(trainer, in_line(6, 1)).ok());
+}
+
+TEST_CASE("catalog: a model whose workers have all left is forgotten") {
+  scene s;
+  s.server.send(s.rollout, messages::leave_request{});
+  s.server.send(s.trainer, messages::leave_request{});
+  CHECK(s.server.publish(s.server.join(11, "trainer"), 1).ok());
+}
+
+TEST_CASE("catalog: only so many models outlive their workers") {
+  driver server;
+  for (std::uint64_t i = 1; i <= catalog_detail::most_outlived + 2; ++i) {
+    auto join = server.join_message("trainer");
+    join.model = "m" + std::to_string(i);
+    REQUIRE(server.ask<messages::join_reply>(incarnation{i}, std::move(join)).result.ok());
+    REQUIRE(server.publish({i}, 5).ok());
+  }
+  server.pass(7000ms);
+  const auto first_of = [&](std::uint64_t id, std::uint64_t model) {
+    auto join = server.join_message("trainer");
+    join.model = "m" + std::to_string(model);
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return server.publish({id}, 1).code;
+  };
+  std::size_t forgotten = 0;
+  for (std::uint64_t i = 1; i <= catalog_detail::most_outlived + 2; ++i)
+    forgotten += first_of(1000 + i, i) == errc::ok ? 1 : 0;
+  CHECK(forgotten == 2);
+}
