@@ -3,11 +3,16 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
+#include <functional>
 #include <iostream>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <tensorhub/testing/fake_device.hpp>
 #include <tensorhub/transports/libfabric.hpp>
+#include <thread>
 
 using namespace tensorhub;
 using tensorhub::testing::fake_device;
@@ -29,6 +34,47 @@ class called_cuda final : public device_access {
   }
   [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export&) override { return {}; }
   [[nodiscard]] int export_dmabuf(const memory_range&, std::uint64_t&, std::string&) override { return -1; }
+  void in_context(const std::function<void()>& work) override {
+    {
+      const std::lock_guard lock{mutex_};
+      threads_.insert(std::this_thread::get_id());
+    }
+    is_current = true;
+    work();
+    is_current = false;
+  }
+
+  static inline thread_local bool is_current = false;
+  /// Those in which its context has been current.
+  [[nodiscard]] std::set<std::thread::id> threads() const {
+    const std::lock_guard lock{mutex_};
+    return threads_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<std::thread::id> threads_;
+};
+
+/// A provider over the host's memory that says of itself that it takes CUDA's.
+struct takes_cuda {
+  static inline ::fi_ops_mr operations{};
+  static inline int (*original)(::fid*, const ::fi_mr_attr*, std::uint64_t, ::fid_mr**) = nullptr;
+  static inline int without_context = 0;
+
+  static void make(transports::libfabric_detail::provider& chosen) {
+    chosen.listening_info()->caps |= FI_HMEM;
+    operations = *chosen.domain()->mr;
+    original = operations.regattr;
+    operations.regattr = [](::fid* domain, const ::fi_mr_attr* attributes, std::uint64_t flags,
+                            ::fid_mr** made) {
+      if (!called_cuda::is_current) ++without_context;
+      ::fi_mr_attr of_host = *attributes;
+      of_host.iface = FI_HMEM_SYSTEM;
+      return original(domain, &of_host, flags, made);
+    };
+    chosen.domain()->mr = &operations;
+  }
 };
 
 /// Code and sentence of the refusal.
@@ -112,4 +158,42 @@ TEST_CASE("libfabric: a provider that offers FI_HMEM, but knows no CUDA here") {
   }
   std::array<std::byte, 4096> plain{};
   CHECK(refusal(through, {plain.data(), plain.size()}, region_access::both).first == errc::ok);
+}
+
+TEST_CASE("libfabric: a device's context is current wherever the provider may call its driver") {
+  namespace wire = transports::libfabric_detail;
+  const libfabric::options options;
+  called_cuda device;  // outlives whoever drives the provider
+  wire::provider chosen{options};
+  const wire::source serving{chosen, options, incarnation{1}, 7};
+  takes_cuda::make(chosen);
+  const wire::registrar registrar{chosen, options, 7};
+  std::array<std::byte, 4096> from{std::byte{1}, std::byte{2}};
+  wire::region_core into;
+  std::array<std::byte, 4096> to{};
+  const auto on_device = [&](std::array<std::byte, 4096>& bytes) {
+    memory_range range{bytes.data(), bytes.size(), memory_kind::cuda_device};
+    range.device = &device;
+    return range;
+  };
+  const wire::registration shown = registrar.for_peers(on_device(from));
+  into.range = on_device(to);
+  into.local = registrar.for_own_reads(into.range);
+  CHECK(takes_cuda::without_context == 0);
+
+  const auto until = wire::clock::now() + std::chrono::seconds{30};
+  wire::queue_core queue{chosen, options, 4};
+  const auto endpoint = queue.connect(serving.address(), {}, incarnation{2}, incarnation{1}, until);
+  wire::posted_read read;
+  read.into = &into;
+  read.key = shown.key;
+  read.bytes = to.size();
+  REQUIRE(queue.post(*endpoint, read) == post_result::posted);
+  std::array<completion, 1> done{};
+  while (queue.poll(done) == 0 && wire::clock::now() < until) queue.wait(std::chrono::milliseconds{10});
+  CHECK(done.front().status == completion_status::ok);
+  CHECK(to == from);
+  const auto threads = device.threads();
+  CHECK(threads.contains(std::this_thread::get_id()));
+  CHECK(threads.size() == 2);  // and the source's
 }

@@ -166,6 +166,22 @@ TEST_CASE("cuda ipc: what cannot be exported says why") {
   CHECK_FALSE(refused(one.range()));
 }
 
+TEST_CASE("cuda context: a library that calls the driver by itself finds the device's, and no capture ends") {
+  scene here;
+  const auto& cuda = fake_cuda_driver::functions();
+  here.driver.set.capturing_globally = true;
+  CUcontext found = nullptr;
+  void* pages = nullptr;
+  device::at(1).in_context([&] {
+    CHECK(cuda.context_get_current(&found) == CUDA_SUCCESS);
+    CHECK(cuda.host_allocate(&pages, 4096, 0) == CUDA_SUCCESS);
+    CHECK(cuda.host_free(pages) == CUDA_SUCCESS);
+  });
+  CHECK(found == device::at(1).context());
+  CHECK(cuda.context_get_current(&found) == CUDA_SUCCESS);
+  CHECK(found == nullptr);
+}
+
 TEST_CASE("cuda dmabuf: whole pages around the range, where the driver has them") {
   scene here;
   memory space;

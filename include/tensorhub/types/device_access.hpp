@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -148,6 +149,11 @@ class device_access {
   /// Null: not at present, since a mapping of memory that the other process had there before is in use here.
   /// Must not be called for exports of this process: their addresses are valid here already.
   [[nodiscard]] virtual std::unique_ptr<device_import> import_memory(const device_export& from) = 0;
+
+  /// Runs `work`, which uses a library that calls the device's driver by itself: the driver acts on what is
+  /// current in the calling thread, and in a thread of this library that is nothing. Throws what `work`
+  /// throws; the first call also `system_failed`, if the device cannot be used.
+  virtual void in_context(const std::function<void()>& work) { work(); }
 
   /// A dmabuf of the range for an RDMA device (the caller closes it), and the range's offset in it. Returns
   /// -1 if there is none; `why_not` then has the reason.

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -241,6 +242,11 @@ class cuda_device final : public device_access {
       }
     }
     return -1;
+  }
+
+  void in_context(const std::function<void()>& work) override {
+    const detail::cuda_scope scope{*cuda_, context()};
+    work();
   }
 
   [[nodiscard]] int export_dmabuf(const memory_range& range, std::uint64_t& offset,

@@ -2,9 +2,10 @@
 /// \file provider.hpp
 /// Selects a provider by the options, and opens its fabric and domain.
 ///
-/// Thread safety: an opened provider is constant; libfabric's own calls on it are thread-safe (the transport
+/// Thread safety: any thread; libfabric's own calls on an opened provider are thread-safe (the transport
 /// requests FI_THREAD_SAFE).
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
+#include "tensorhub/types/device_access.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
 
@@ -89,6 +91,19 @@ class provider {
   /// False: the bytes, which may come from a stranger, are no address of this provider's endpoints.
   [[nodiscard]] bool takes(std::span<const std::byte> address) const;
 
+  /// Runs `work`, in which the provider moves bytes: some providers copy those of a device by its driver, in
+  /// whichever thread calls them. Of several devices the latest one will do, since copies find their own.
+  template <typename Work>
+  void drive(Work&& work) const {
+    device_access* const device = device_.load(std::memory_order_relaxed);
+    if (device != nullptr)
+      device->in_context(work);
+    else
+      work();
+  }
+  /// Memory of this device is registered; its context has been made.
+  void note(device_access& device) const noexcept { device_.store(&device, std::memory_order_relaxed); }
+
   /// "provider tcp, fabric 127.0.0.0/8, domain lo".
   [[nodiscard]] std::string description() const;
 
@@ -119,6 +134,7 @@ class provider {
   unique_fid<::fid_fabric> fabric_;
   unique_fid<::fid_domain> domain_;
   bool deregistration_is_final_ = false;
+  mutable std::atomic<device_access*> device_ = nullptr;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail

@@ -87,13 +87,13 @@ TENSORHUB_DECL post_result queue_core::post(endpoint_core& endpoint, const poste
   entry->endpoint = &endpoint;
   if (!endpoint.has_work()) endpoint.last_progress_ = clock::now();
   endpoint.waiting_[(endpoint.waiting_first_ + endpoint.waiting_count_++) % endpoint.waiting_.size()] = entry;
-  pump(endpoint);
+  provider_.drive([&] { pump(endpoint); });
   return post_result::posted;
 }
 
 TENSORHUB_DECL std::size_t queue_core::poll(std::span<completion> completions) noexcept {
   if (completions.empty()) return 0;
-  if (!ledger_.any_ended()) drive();
+  if (!ledger_.any_ended()) provider_.drive([this] { drive(); });
   return ledger_.take(completions);
 }
 

@@ -96,10 +96,15 @@ TENSORHUB_DECL registration registrar::parts_of(const memory_range& range, std::
       wanted.iface = FI_HMEM_CUDA;
       wanted.device.cuda = range.device->ordinal();
     }
-    const int result = wanted.iface == FI_HMEM_SYSTEM
-                           ? ::fi_mr_reg(provider_.domain(), place.iov_base, bytes, access, 0,
-                                         wanted.requested_key, 0, &part, nullptr)
-                           : ::fi_mr_regattr(provider_.domain(), &wanted, 0, &part);
+    int result = 0;
+    if (range.host_accessible()) {
+      result = ::fi_mr_reg(provider_.domain(), place.iov_base, bytes, access, 0, wanted.requested_key, 0,
+                           &part, nullptr);
+    } else {
+      // libfabric asks the driver for a dmabuf, which the driver gives in the memory's own context only.
+      range.device->in_context([&] { result = ::fi_mr_regattr(provider_.domain(), &wanted, 0, &part); });
+      provider_.note(*range.device);
+    }
     if (result == -FI_ENOKEY && !provider_.chooses_keys()) throw key_taken{};
     if (result != 0) refuse(range, offset, bytes, result);
     made.parts.emplace_back(part);

@@ -111,7 +111,7 @@ TENSORHUB_DECL void source::run() noexcept {
     bool retrying = false;
     {
       const std::lock_guard lock{mutex_};
-      work();
+      provider_.drive([this] { work(); });
       retrying = detail::any_of(answers_, [](const answer& each) { return !each.posted; });
       expected = !served_.empty() || !answers_.empty();
       at_rest = waiter_.may_sleep();
