@@ -271,6 +271,11 @@ struct entry_points {
       case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
         *static_cast<std::size_t*>(value) = block.bytes;
         break;
+      case CU_POINTER_ATTRIBUTE_BUFFER_ID: {
+        const auto number = block.numbers.find(mapping.first);
+        *static_cast<unsigned long long*>(value) = number == block.numbers.end() ? 0 : number->second;
+        break;
+      }
       case CU_POINTER_ATTRIBUTE_MAPPED:
         *static_cast<bool*>(value) = mapping.second != 0;
         break;
@@ -292,6 +297,7 @@ struct entry_points {
                                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                                      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                                      CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                                     CU_POINTER_ATTRIBUTE_BUFFER_ID,
                                                      CU_POINTER_ATTRIBUTE_MAPPED,
                                                      CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
                                                      CU_POINTER_ATTRIBUTE_MAPPING_SIZE,

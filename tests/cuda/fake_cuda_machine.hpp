@@ -53,6 +53,7 @@ struct block_record {
   int importer = -1;  ///< of `imported`: the device that it is mapped for
   tensorhub::detail::unique_fd file{};
   std::map<std::uintptr_t, std::uint64_t> mappings{};  ///< of `reserved`: address, bytes
+  std::map<std::uintptr_t, std::uint64_t> numbers{};   ///< by the address of the mapping, or of the block
 
   [[nodiscard]] bool is_on_host() const noexcept {
     return from == origin::pinned || from == origin::registered || from == origin::managed;
@@ -180,7 +181,9 @@ class driver {
   /// Puts memory behind a part of reserved addresses, and takes it away.
   void map(std::byte* data, std::uint64_t bytes) {
     const std::lock_guard lock{mutex_};
-    blocks_.at(find(address(data), bytes)->first).mappings.emplace(address(data), bytes);
+    block_record& block = blocks_.at(find(address(data), bytes)->first);
+    block.mappings.emplace(address(data), bytes);
+    block.numbers[address(data)] = ++last_number_;
   }
   void unmap(std::byte* data) {
     const std::lock_guard lock{mutex_};
@@ -302,6 +305,7 @@ class driver {
       ::munmap(window, in_pages(block.bytes));
       return nullptr;
     }
+    block.numbers[data] = ++last_number_;
     blocks_.emplace(data, std::move(block));
     return reinterpret_cast<std::byte*>(data);
   }
@@ -322,7 +326,8 @@ class driver {
 
   mutable std::mutex mutex_;
   block_map blocks_;
-  std::map<int, arena> arenas_;  ///< by device
+  std::uint64_t last_number_ = 0;  ///< of what was mapped or allocated
+  std::map<int, arena> arenas_;    ///< by device
   std::map<CUstream, std::unique_ptr<stream_thread>> streams_;
   /// By device and thread (0: the legacy stream, which all threads share); made on first use.
   std::map<std::pair<int, pid_t>, std::unique_ptr<stream_thread>> default_streams_;

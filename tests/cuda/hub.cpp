@@ -7,9 +7,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <tensorhub/memory/host.hpp>
+#include <tensorhub/testing/memory_transport.hpp>
 #include <vector>
 
 #include "fake_scene.hpp"
@@ -22,6 +24,21 @@ using tensorhub::transports::device_memory;
 using tensorhub::transports::same_host;
 using tensorhub::transports::same_host_options;
 using tensorhub::transports::tcp;
+
+namespace {
+
+/// Counts how often each address is registered.
+struct counting_transport : tensorhub::testing::memory_transport {
+  using memory_transport::memory_transport;
+  static inline std::map<const std::byte*, int> registered{};
+  [[nodiscard]] std::vector<memory_region> register_memory(std::span<const tensorhub::memory_range> ranges,
+                                                           region_access access) {
+    for (const auto& each : ranges) ++registered[each.data];
+    return memory_transport::register_memory(ranges, access);
+  }
+};
+
+}  // namespace
 
 TEST_CASE("process: fake rollout" * doctest::skip()) {
   hubs::be_a_rollout<fake_cuda_driver>();
@@ -158,4 +175,44 @@ TEST_CASE("cuda hub: what the user's stream holds comes before a version") {
   CHECK(machine.bytes_of(rollout.memory.large.data(), bytes.size()) == bytes);
   const tensorhub::detail::cuda_scope scope{cuda, fake_scenes::device::at(0).context()};
   CHECK(cuda.stream_destroy(stream) == CUDA_SUCCESS);
+}
+
+TEST_CASE("cuda hub: memory that was mapped anew at its addresses is registered anew") {
+  using hub = hubs::hub<fake_cuda_driver, counting_transport>;
+  const fake_scenes::scene here;
+  constexpr std::uint64_t half = 2u << 20;
+  hub::reference_server server;
+  hub::publisher trainer{hubs::who(server.address(), "trainer")};
+  hub::subscriber rollout{hubs::who(server.address(), "rollout")};
+  std::array<std::byte*, 2> weights{};
+  for (std::byte*& each : weights) {
+    each = here.driver.allocate(fake_cuda::origin::reserved, 0, 2 * half);
+    here.driver.map(each, half);
+    here.driver.map(each + half, half);
+  }
+  trainer.add("w", weights[0], {2 * half}, tensorhub::dtype::u8);
+  rollout.add("w", weights[1], {2 * half}, tensorhub::dtype::u8);
+  const auto travels = [&](std::uint64_t version, int registered) {
+    const auto bytes = fake_scenes::noise(2 * half, version);
+    here.driver.fill(weights[0], bytes);
+    trainer.publish(version, tensorhub::all_done);
+    CHECK(rollout.update(tensorhub::exactly(version), tensorhub::all_done).version == version);
+    CHECK(here.driver.bytes_of(weights[1], 2 * half) == bytes);
+    for (const std::byte* const each : weights) CHECK(counting_transport::registered[each] == registered);
+    trainer.unpublish();
+    rollout.unpublish();
+  };
+  travels(1, 1);
+  travels(2, 1);
+  for (std::byte* const each : weights) here.driver.unmap(each + half);
+  try {
+    trainer.publish(3, tensorhub::all_done);
+    FAIL("published what is not there");
+  } catch (const tensorhub::error& e) {
+    CHECK(e.code() == tensorhub::errc::invalid_argument);
+  }
+  for (std::byte* const each : weights) here.driver.map(each + half, half);
+  travels(3, 2);
+  travels(4, 2);
+  for (std::byte* const each : weights) here.driver.free(each);
 }

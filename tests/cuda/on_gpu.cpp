@@ -274,6 +274,12 @@ TEST_CASE("gpu: reserved addresses are memory where something is mapped, and onl
   CHECK_THROWS_AS(static_cast<void>(space.describe(addresses.at(1), 2 * unit)), error);
   CHECK_FALSE(trouble(addresses.at(1), 3 * unit).empty());
   CHECK(trouble(addresses.at(2), 64).find("was it freed") != std::string::npos);
+  const auto two = space.describe(addresses.at(0), 2 * unit);
+  const std::uint64_t identity = space.identity(two);
+  CHECK(space.identity(two) == identity);
+  addresses.unmap(1);
+  addresses.map(1);
+  CHECK(space.identity(two) != identity);
   for (const std::uint64_t number : {0u, 1u, 3u}) addresses.unmap(number);
   CHECK(trouble(addresses.at(0), 64).find("was it freed") != std::string::npos);
   CHECK(trouble(space.allocate(64).data(), 64).empty());  // the context is as good as before

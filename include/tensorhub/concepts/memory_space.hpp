@@ -46,6 +46,9 @@ struct memory_space_tag {};
 // |                         |                  | least one failed; noexcept                                 |
 // | M::offload_space        | memory_space     | optional: host memory from which the device copies fast;   |
 // |                         |                  | for snapshots, stages and offloads. Default: host_memory   |
+// | m.identity(range)       | uint64_t         | optional: another number once the addresses have other     |
+// |                         |                  | memory behind them (unmapped and mapped anew), which is    |
+// |                         |                  | then registered anew; 0: they never do                     |
 // | M::stream_type          | regular          | optional: a queue of the user's work on the device         |
 // | m.mark(stream)          | M::mark_type     | with it: a mark behind what the stream holds now, whose    |
 // |                         |                  | `state()` (lane_state, noexcept) is `done` when all of     |

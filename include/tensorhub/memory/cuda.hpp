@@ -203,6 +203,12 @@ class basic_cuda_memory {
     return out;
   }
 
+  /// Changes when other memory of a device is put behind the same addresses. 0: host memory.
+  [[nodiscard]] std::uint64_t identity(const memory_range& range) const {
+    if (range.host_accessible()) return 0;
+    return detail::ask_cuda_identity(Driver::functions(), detail::cuda_address(range.data), range.bytes);
+  }
+
   /// Copies between any two kinds of memory. Complete on return; if the copy failed, `trouble` has the
   /// reason.
   void copy(void* to, const void* from, std::uint64_t bytes) noexcept {

@@ -3,7 +3,9 @@
 /// A worker's tensors as segments of registered memory.
 ///
 /// Large tensors are registered once, by allocation (registration.hpp), and their regions are kept for all
-/// versions; so is the packed copy of the small ones (shard_tensors.hpp).
+/// versions; so is the packed copy of the small ones (shard_tensors.hpp). A registration names the memory
+/// that was behind the addresses at that time: what is mapped anew (a sleeping engine's weights, expandable
+/// segments) is registered anew before it is used.
 ///
 /// Thread safety: as shard_tensors.hpp says.
 
@@ -56,6 +58,27 @@ class shard_memory final : public shard_tensors {
     }
     regions_ = transport_->register_memory(made.regions, region_access::both);
     note_registered(made, started);
+    identities_.clear();
+    for (const region_type& each : regions_) identities_.push_back(identity_of(each));
+  }
+
+  /// Registers anew what has other memory behind its addresses. Nothing may be shown, or be on its way.
+  /// Throws `invalid_argument` for addresses that have no memory now, and what the transport throws.
+  void register_again() {
+    std::vector<std::size_t> changed;
+    std::vector<memory_range> ranges;
+    for (std::size_t i = 0; i < regions_.size(); ++i) {
+      if (identity_of(regions_[i]) == identities_[i]) continue;
+      const memory_range range = regions_[i].range();
+      changed.push_back(i);
+      ranges.push_back(space_.describe(range.data, range.bytes));
+    }
+    if (changed.empty()) return;
+    std::vector<region_type> made = transport_->register_memory(ranges, region_access::both);
+    for (std::size_t i = 0; i < changed.size(); ++i) {
+      identities_[changed[i]] = identity_of(made[i]);
+      regions_[changed[i]] = std::move(made[i]);
+    }
   }
 
   /// Copies all segments of `from`, which has the same layout, over the segments of this object, with `lanes`
@@ -122,6 +145,11 @@ class shard_memory final : public shard_tensors {
     }
   }
 
+  [[nodiscard]] std::uint64_t identity_of([[maybe_unused]] const region_type& region) const {
+    if constexpr (requires { space_.identity(region.range()); }) return space_.identity(region.range());
+    return 0;
+  }
+
   [[nodiscard]] memory_range allocation_around(const memory_range& range) {
     if constexpr (requires { space_.allocation_around(range); }) return space_.allocation_around(range);
     return range;
@@ -131,6 +159,7 @@ class shard_memory final : public shard_tensors {
   Memory space_;
   std::optional<packed_memory> packed_;
   std::vector<region_type> regions_;
+  std::vector<std::uint64_t> identities_;  ///< of the regions' memory, when they were registered
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

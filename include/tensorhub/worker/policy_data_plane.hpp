@@ -202,6 +202,7 @@ class policy_data_plane final : public data_plane {
   [[nodiscard]] version_digests pack(
       version_number version, [[maybe_unused]] std::optional<std::span<const std::size_t>> changed) override {
     [[maybe_unused]] const std::uint64_t written = written_;
+    memory_.shard().register_again();
     memory_.shard().pack();
     version_digests made;
     if constexpr (Integrity::enabled) {
@@ -244,12 +245,14 @@ class policy_data_plane final : public data_plane {
     if (same == nullptr)
       throw error(errc::invalid_argument, "the worker to copy from has other policies than this one");
     forget_digests();
+    memory_.shard().register_again();
     memory_.shard().copy_segments(same->memory_.shard(), options_->lanes);
     unpack();
   }
 
   [[nodiscard]] std::unique_ptr<pull_driver> begin(pull_order order, transfer_events events) override {
     forget_digests();
+    memory_.shard().register_again();
     pull_driver_options how{options_->lanes, window_chunks(), {options_->connect_timeout}};
     how.time_left = order.time_left;
     if (options_->window_chunks == 0) how.rules.cautious_window_chunks = usual_window_chunks;

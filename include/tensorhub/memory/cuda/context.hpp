@@ -130,6 +130,26 @@ inline void keep_what_is_mapped(const cuda_functions& cuda, std::uint64_t first,
   whole.bytes = std::min(until, end) - begin;
 }
 
+/// A number of what is behind the addresses of a run: another one after a part of it was mapped anew
+/// (cuMemUnmap, cuMemMap) or freed and allocated again. Of several mappings drivers before CUDA 11.7 tell the
+/// first one only.
+[[nodiscard]] inline std::uint64_t ask_cuda_identity(const cuda_functions& cuda, std::uint64_t first,
+                                                     std::uint64_t run_bytes) noexcept {
+  std::uint64_t identity = 0;
+  for (std::uint64_t at = first; at < first + run_bytes;) {
+    CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_BUFFER_ID;
+    unsigned long long number = 0;
+    void* value = &number;
+    if (cuda.pointer_get_attributes(1, &attribute, &value, static_cast<CUdeviceptr>(at)) != CUDA_SUCCESS)
+      number = 0;
+    identity = (identity ^ number) * 0x9e3779b97f4a7c15u;  // odd: the order of the mappings counts
+    const cuda_mapping part = ask_cuda_mapping(cuda, at);
+    if (!part.holds(at)) break;
+    at = part.end();
+  }
+  return identity;
+}
+
 /// Plain host memory, freed addresses and reserved ones without memory are not `known`; that is not an error.
 /// The range that is reported holds the whole run, if there is memory behind all of it.
 [[nodiscard]] inline CUresult ask_cuda_pointer(const cuda_functions& cuda, const void* data,
