@@ -44,6 +44,9 @@ class called_cuda final : public device_access {
     is_current = false;
   }
 
+  void flush_arrived() noexcept override { ++flushes; }
+
+  int flushes = 0;
   static inline thread_local bool is_current = false;
   /// Those in which its context has been current.
   [[nodiscard]] std::set<std::thread::id> threads() const {
@@ -193,6 +196,7 @@ TEST_CASE("libfabric: a device's context is current wherever the provider may ca
   while (queue.poll(done) == 0 && wire::clock::now() < until) queue.wait(std::chrono::milliseconds{10});
   CHECK(done.front().status == completion_status::ok);
   CHECK(to == from);
+  CHECK(device.flushes == 1);
   const auto threads = device.threads();
   CHECK(threads.contains(std::this_thread::get_id()));
   CHECK(threads.size() == 2);  // and the source's

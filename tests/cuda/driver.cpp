@@ -56,6 +56,7 @@ TEST_CASE("cuda driver: a function that is not there is named, unless it can be 
   says(trouble_without("cuDriverGetVersion"), "cuDriverGetVersion");
   CHECK(trouble_without("cuMemGetHandleForAddressRange").empty());
   CHECK(trouble_without("cuMemcpyPeerAsync").empty());
+  CHECK(trouble_without("cuFlushGPUDirectRDMAWrites").empty());
 }
 
 TEST_CASE("cuda driver: there, but no device") {

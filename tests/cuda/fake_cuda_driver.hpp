@@ -126,10 +126,14 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
   static CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice) {
-    const bool is_offered = which == CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
-                                ? all().set.dmabufs.load()
-                                : which == CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
-    *value = is_offered ? 1 : 0;
+    const std::map<CUdevice_attribute, int> values{
+        {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, all().set.dmabufs ? 1 : 0},
+        {CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1},
+        {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, all().set.gpu_direct.flush_options},
+        {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, all().set.gpu_direct.ordering}};
+    const auto found = values.find(which);
+    if (found == values.end()) return CUDA_ERROR_INVALID_VALUE;
+    *value = found->second;
     return CUDA_SUCCESS;
   }
 
@@ -475,6 +479,13 @@ struct entry_points {
     return CUDA_SUCCESS;
   }
 
+  static CUresult flush_remote_writes(CUflushGPUDirectRDMAWritesTarget,
+                                      CUflushGPUDirectRDMAWritesScope scope) {
+    if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) all().counted.flushes.fetch_add(1);
+    return CUDA_SUCCESS;
+  }
+
   static CUresult module_load(CUmodule* module, const void* image) {
     if (breaks_a_capture()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     std::uint32_t magic = 0;
@@ -590,6 +601,7 @@ struct entry_points {
   X(cuIpcOpenMemHandle_v2, ipc_open_handle)                   \
   X(cuIpcCloseMemHandle, ipc_close_handle)                    \
   X(cuMemGetHandleForAddressRange, memory_get_handle)         \
+  X(cuFlushGPUDirectRDMAWrites, flush_remote_writes)          \
   X(cuModuleLoadData, module_load)                            \
   X(cuModuleGetFunction, module_get_function)                 \
   X(cuModuleUnload, module_unload)                            \

@@ -95,6 +95,12 @@ struct event_record {
 
 class stream_thread;
 
+/// What the driver says of writes by RDMA.
+struct gpu_direct_settings {
+  std::atomic<int> ordering{CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES};
+  std::atomic<int> flush_options{0};
+};
+
 /// What tests set and read.
 struct settings {
   std::atomic<int> version{tensorhub::needed_cuda_version};
@@ -110,6 +116,7 @@ struct settings {
   std::atomic<bool> ipc_held{false};       ///< handles are opened and closed when this is false again
   std::atomic<bool> older_mapping{false};  ///< cuIpcOpenMemHandle finds one at the address
   std::atomic<bool> dmabufs{false};
+  gpu_direct_settings gpu_direct{};
   std::atomic<unsigned> devices_in_use{0};  ///< by bits: their primary contexts are active
   std::atomic<bool> capturing{false};       ///< every stream that is asked about
   /// Another thread captures a graph in the mode that most programs use (CU_STREAM_CAPTURE_MODE_GLOBAL).
@@ -127,6 +134,7 @@ struct counters {
   std::atomic<std::uint64_t> pageable_copies{0};  ///< with an end in host memory that nobody has pinned
   std::atomic<std::uint64_t> blocks{0};           ///< of threads, of kernels
   std::atomic<std::uint64_t> imports{0};
+  std::atomic<std::uint64_t> flushes{0};          ///< of what was written to device memory, for all devices
   std::atomic<std::uint64_t> ipc_calls{0};        ///< that open or close a handle
   std::atomic<std::uint64_t> streams{0};          ///< made so far: the number of the latest
   std::atomic<std::uint64_t> context_faults{0};   ///< calls without the context that they need

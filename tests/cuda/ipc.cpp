@@ -220,3 +220,23 @@ TEST_CASE("cuda dmabuf: none of two allocations at once, and none of a memory po
   CHECK(why.find("cuMemGetHandleForAddressRange") != std::string::npos);
   for (std::byte* const each : {one, next, pool}) here.driver.free(each);
 }
+
+TEST_CASE("cuda rdma: what has arrived is flushed where not all devices see it, if the host can do that") {
+  scene here;
+  auto& set = here.driver.set.gpu_direct;
+  const auto flushes = [&] {
+    const auto before = here.driver.counted.flushes.load();
+    device::at(1).flush_arrived();
+    return here.driver.counted.flushes.load() - before;
+  };
+  set.flush_options =
+      CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST | CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS;
+  CHECK(flushes() == 0);
+  for (const int some_only :
+       {CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER}) {
+    set.ordering = some_only;
+    CHECK(flushes() == 1);
+  }
+  set.flush_options = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS;
+  CHECK(flushes() == 0);
+}

@@ -48,7 +48,7 @@ const size_table known_classes{
     {"catalog_statistics", 26},
     {"catalog_server::loop", 24},
     {"control_connection::loop", 24},
-    {"cuda_functions", 46},
+    {"cuda_functions", 47},
     {"worker_statistics", 22},
     {"tests/chaos/round.hpp: round", 21},
     {"tests/support/simulation/options.hpp: simulation_options", 33},

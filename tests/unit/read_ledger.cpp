@@ -5,6 +5,9 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 using namespace tensorhub;
@@ -65,4 +68,43 @@ TEST_CASE("read_ledger: nothing into nothing, and a depth of zero is one") {
   std::array<completion, 1> one{};
   CHECK(ledger.take(one) == 1);
   CHECK(one[0].status == completion_status::cancelled);
+}
+
+TEST_CASE("read_ledger: what was written to a device is flushed before it is told, once for all reads") {
+  struct counting_device final : device_access {
+    int flushes = 0;
+    void flush_arrived() noexcept override { ++flushes; }
+    [[nodiscard]] std::string description() const override { return {}; }
+    [[nodiscard]] std::unique_ptr<device_lane> open_lane() override { return {}; }
+    [[nodiscard]] std::byte* allocate_pinned(std::uint64_t) override { return nullptr; }
+    void free_pinned(std::byte*, std::uint64_t) noexcept override {}
+    [[nodiscard]] std::optional<device_export> export_memory(const memory_range&, std::string&) override {
+      return {};
+    }
+    [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export&) override { return {}; }
+    [[nodiscard]] int export_dmabuf(const memory_range&, std::uint64_t&, std::string&) override { return -1; }
+  } one, other;
+  const auto in = [](device_access& device, memory_kind kind) {
+    memory_range range{nullptr, 8, kind};
+    range.device = &device;
+    return range;
+  };
+  read_ledger ledger{8};
+  for (request_id id = 0; id < 8; ++id) ledger.begin();
+  ledger.end_written({0, completion_status::ok}, in(one, memory_kind::cuda_pinned));
+  ledger.end_written({1, completion_status::peer_lost}, in(one, memory_kind::cuda_device));
+  CHECK(taken_from(ledger, 8) == std::vector<request_id>{0, 1});
+  CHECK(one.flushes == 0);
+  ledger.end_written({2, completion_status::ok}, in(one, memory_kind::cuda_device));
+  ledger.end_written({3, completion_status::ok}, in(one, memory_kind::cuda_device));
+  CHECK(one.flushes == 0);
+  CHECK(taken_from(ledger, 1) == std::vector<request_id>{2});
+  CHECK(one.flushes == 1);
+  CHECK(taken_from(ledger, 1) == std::vector<request_id>{3});
+  CHECK(one.flushes == 1);
+  ledger.end_written({4, completion_status::ok}, in(one, memory_kind::cuda_device));
+  ledger.end_written({5, completion_status::ok}, in(other, memory_kind::cuda_device));
+  CHECK(taken_from(ledger, 8) == std::vector<request_id>{4, 5});
+  CHECK(one.flushes == 2);
+  CHECK(other.flushes == 1);
 }

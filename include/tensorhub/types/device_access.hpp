@@ -160,6 +160,11 @@ class device_access {
   [[nodiscard]] virtual int export_dmabuf(const memory_range& range, std::uint64_t& offset,
                                           std::string& why_not) = 0;
 
+  /// Returns when what RDMA devices have written to this device's memory is visible to all devices of the
+  /// machine. Work of this device that begins later sees it without that; another device, which reads the
+  /// memory over NVLink or PCIe, need not.
+  virtual void flush_arrived() noexcept {}
+
  protected:
   device_access() = default;
   device_access(const device_access&) = default;

@@ -17,10 +17,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/completion.hpp"
+#include "tensorhub/types/device_access.hpp"
+#include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -44,6 +47,15 @@ class read_ledger {
     ended_[at] = done;
     ++ended_count_;
   }
+  /// The same for a read whose bytes an RDMA device has written. Those in a device's memory are made visible
+  /// before `take` tells of them, for all reads that it finds at once.
+  void end_written(completion done, const memory_range& into) noexcept {
+    if (done.status == completion_status::ok && !into.host_accessible()) {
+      if (written_ != into.device) flush();
+      written_ = into.device;
+    }
+    end(done);
+  }
   /// Records a read that ended before it was sent.
   [[nodiscard]] post_result begin_and_end(completion done) noexcept {
     if (full()) return post_result::queue_full;
@@ -54,6 +66,7 @@ class read_ledger {
 
   /// Writes ended reads, oldest first, and returns their number.
   [[nodiscard]] std::size_t take(std::span<completion> completions) noexcept {
+    flush();
     const std::size_t count = std::min(completions.size(), ended_count_);
     for (std::size_t i = 0; i < count; ++i) {
       completions[i] = ended_[ended_first_];
@@ -65,10 +78,15 @@ class read_ledger {
   }
 
  private:
+  void flush() noexcept {
+    if (device_access* const device = std::exchange(written_, nullptr)) device->flush_arrived();
+  }
+
   std::vector<completion> ended_;  ///< a ring
   std::size_t ended_first_ = 0;
   std::size_t ended_count_ = 0;
   std::size_t outstanding_ = 0;
+  device_access* written_ = nullptr;  ///< its memory, since the last flush
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -128,11 +128,7 @@ class cuda_device final : public device_access {
   [[nodiscard]] bool pin(std::byte* pages, std::uint64_t bytes, bool read_only) noexcept override {
     unsigned flags = CU_MEMHOSTREGISTER_PORTABLE;
     if (read_only) {
-      int offered = 0;
-      if (cuda_->device_get_attribute(&offered, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-                                      device_) != CUDA_SUCCESS ||
-          offered == 0)
-        return false;
+      if (attribute(CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 0) return false;
       flags |= CU_MEMHOSTREGISTER_READ_ONLY;
     }
     try {
@@ -251,11 +247,7 @@ class cuda_device final : public device_access {
 
   [[nodiscard]] int export_dmabuf(const memory_range& range, std::uint64_t& offset,
                                   std::string& why_not) override {
-    int offered = 0;
-    if (cuda_->memory_get_handle == nullptr ||
-        cuda_->device_get_attribute(&offered, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, device_) !=
-            CUDA_SUCCESS ||
-        offered == 0) {
+    if (cuda_->memory_get_handle == nullptr || attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) == 0) {
       why_not = description_ +
                 " gives no dmabufs (they need the open kernel modules of the driver, and Linux "
                 "5.12 or newer)";
@@ -280,6 +272,18 @@ class cuda_device final : public device_access {
     }
     offset = first - begin;
     return descriptor;
+  }
+
+  void flush_arrived() noexcept override {
+    const bool is_visible_to_all = attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
+                                   CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
+    const bool can_flush = cuda_->flush_remote_writes != nullptr &&
+                           (attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
+                            CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
+    if (is_visible_to_all || !can_flush) return;
+    const detail::cuda_scope scope{*cuda_, context_};
+    static_cast<void>(cuda_->flush_remote_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                                 CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
   }
 
   // ---- for memory/cuda.hpp and the lanes ----------------------------------------------------------------
@@ -386,6 +390,12 @@ class cuda_device final : public device_access {
     detail::cuda_check(cuda, cuda.device_get_uuid(&uuid, device_), "cuDeviceGetUuid", name + " has no name");
     static_assert(sizeof uuid.bytes == sizeof id_);
     std::memcpy(id_.data(), uuid.bytes, sizeof uuid.bytes);
+  }
+
+  /// 0: no, or a driver that does not know the attribute.
+  [[nodiscard]] int attribute(CUdevice_attribute which) const noexcept {
+    int value = 0;
+    return cuda_->device_get_attribute(&value, which, device_) == CUDA_SUCCESS ? value : 0;
   }
 
   [[nodiscard]] static const std::vector<std::unique_ptr<cuda_device>>& all() {

@@ -82,6 +82,10 @@ struct cuda_functions {
   CUresult (*memory_get_handle)(void* handle, CUdeviceptr, std::size_t bytes, CUmemRangeHandleType,
                                 unsigned long long flags) = nullptr;
 
+  /// Null in drivers that do not have it.
+  CUresult (*flush_remote_writes)(CUflushGPUDirectRDMAWritesTarget,
+                                  CUflushGPUDirectRDMAWritesScope) = nullptr;
+
   CUresult (*module_load)(CUmodule*, const void* image) = nullptr;
   CUresult (*module_get_function)(CUfunction*, CUmodule, const char* name) = nullptr;
   CUresult (*module_unload)(CUmodule) = nullptr;
@@ -156,8 +160,7 @@ template <typename Lookup>
   take(cuda.device_get_count, "cuDeviceGetCount");
   take(cuda.device_get, "cuDeviceGet");
   take(cuda.device_get_name, "cuDeviceGetName");
-  if (!take_if_there(cuda.device_get_uuid, "cuDeviceGetUuid_v2"))
-    take(cuda.device_get_uuid, "cuDeviceGetUuid");
+  take(cuda.device_get_uuid, "cuDeviceGetUuid_v2");
   take(cuda.device_get_attribute, "cuDeviceGetAttribute");
   take(cuda.primary_context_retain, "cuDevicePrimaryCtxRetain");
   take(cuda.primary_context_get_state, "cuDevicePrimaryCtxGetState");
@@ -191,6 +194,7 @@ template <typename Lookup>
   take(cuda.ipc_open_handle, "cuIpcOpenMemHandle_v2");
   take(cuda.ipc_close_handle, "cuIpcCloseMemHandle");
   static_cast<void>(take_if_there(cuda.memory_get_handle, "cuMemGetHandleForAddressRange"));
+  static_cast<void>(take_if_there(cuda.flush_remote_writes, "cuFlushGPUDirectRDMAWrites"));
   take(cuda.module_load, "cuModuleLoadData");
   take(cuda.module_get_function, "cuModuleGetFunction");
   take(cuda.module_unload, "cuModuleUnload");

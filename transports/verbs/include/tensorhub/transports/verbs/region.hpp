@@ -10,8 +10,9 @@
 ///
 /// Device memory is registered by its dmabuf if its device provides one and the NIC's driver accepts it;
 /// otherwise by its address, which works if a driver translates such addresses for the NIC (nvidia_peermem).
-/// `how_read` tells which; if neither works, the error contains both reasons. The transport does not flush:
-/// bytes that have arrived are visible to device work that is started after the read's completion.
+/// `how_read` tells which; if neither works, the error contains both reasons. Bytes that have arrived are
+/// visible to device work that is started after the read's completion, and by a flush
+/// (device_access::flush_arrived) to other devices that read the memory.
 ///
 /// Thread safety: `describe` and `revoke` from any thread; the local keys never change.
 

@@ -443,7 +443,7 @@ TENSORHUB_DECL void queue_core::abandon(endpoint_core& endpoint) noexcept {
 }
 
 TENSORHUB_DECL void queue_core::release(posted_read& read, completion_status status) noexcept {
-  ledger_.end({read.id, status});
+  ledger_.end_written({read.id, status}, read.into->range);
   read.endpoint = nullptr;
   free_.push_back(&read);
 }

@@ -232,7 +232,7 @@ TENSORHUB_DECL void queue_core::end(std::uint32_t number, completion_status stat
   slot.endpoint = nullptr;
   slot.next = free_;
   free_ = number;
-  ledger_.end({slot.id, status});
+  ledger_.end_written({slot.id, status}, slot.into->range());
 }
 
 TENSORHUB_DECL void queue_core::give_up(endpoint_core& endpoint, completion_status why,
