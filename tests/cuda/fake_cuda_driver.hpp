@@ -125,8 +125,11 @@ struct entry_points {
     std::memset(uuid->bytes, 0xc0 + all().set.first_device + device, sizeof uuid->bytes);
     return CUDA_SUCCESS;
   }
-  static CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice) {
+  static CUresult device_get_attribute(int* value, CUdevice_attribute which, CUdevice device) {
     const std::map<CUdevice_attribute, int> values{
+        {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, 0},
+        {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, 0x1b + device},
+        {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, 0},
         {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, all().set.dmabufs ? 1 : 0},
         {CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1},
         {CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, all().set.gpu_direct.flush_options},

@@ -27,9 +27,18 @@ using tensorhub::transports::tcp;
 
 namespace {
 
-/// Counts how often each address is registered.
+struct adapter_options : tensorhub::testing::memory_transport_options {
+  std::string near_device{};
+  bool operator==(const adapter_options&) const = default;
+};
+
+/// Counts how often each address is registered, and knows what it is to be near.
 struct counting_transport : tensorhub::testing::memory_transport {
-  using memory_transport::memory_transport;
+  using options = adapter_options;
+  counting_transport(options chosen, tensorhub::incarnation self) : memory_transport{chosen, self} {
+    near_device = chosen.near_device;
+  }
+  static inline std::string near_device{};
   static inline std::map<const std::byte*, int> registered{};
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const tensorhub::memory_range> ranges,
                                                            region_access access) {
@@ -215,4 +224,20 @@ TEST_CASE("cuda hub: memory that was mapped anew at its addresses is registered 
   travels(3, 2);
   travels(4, 2);
   for (std::byte* const each : weights) here.driver.free(each);
+}
+
+TEST_CASE("cuda hub: an adapter is chosen near the GPU that is current where the worker is made") {
+  using hub = hubs::hub<fake_cuda_driver, counting_transport>;
+  const fake_scenes::scene here;
+  hub::reference_server server;
+  {
+    const tensorhub::detail::cuda_scope scope{fake_cuda_driver::functions(),
+                                              fake_scenes::device::at(1).context()};
+    const hub::publisher trainer{hubs::who(server.address(), "trainer")};
+    CHECK(counting_transport::near_device == "0000:1c:00.0");
+  }
+  adapter_options given;
+  given.near_device = "0000:aa:00.0";
+  const hub::publisher other{hubs::who(server.address(), "other"), given};
+  CHECK(counting_transport::near_device == "0000:aa:00.0");
 }

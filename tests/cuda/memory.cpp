@@ -81,8 +81,11 @@ TEST_CASE("cuda memory: the device of an option, else the thread's own") {
 TEST_CASE("cuda memory: a thread without a device takes the one that the process uses") {
   scene here;
   CHECK(&device::current() == &device::at(0));
+  CHECK(memory{}.pci_address().empty());
   here.driver.set.devices_in_use = 2;
   CHECK(&device::current() == &device::at(1));
+  CHECK(memory{}.pci_address() == "0000:1c:00.0");
+  CHECK(memory{{.device = 0}}.pci_address() == "0000:1b:00.0");
 }
 
 TEST_CASE("cuda memory: memory beside a tensor is on its device, unless the options name another") {

@@ -20,6 +20,8 @@ struct verbs_traits {
     using tensorhub::transports::revocation_mode;
     option_table<options> out;
     out.field("device", &options::device, "only this device, as ibv_devices names it")
+        .field("near_device", &options::near_device,
+               "a device near this PCI address; empty: near this thread")
         .field("device_port", &options::device_port, "only this port of it; 0: any")
         .field("gid_index", &options::gid_index, "only this entry of its GID table; -1: any")
         .field("listen_addresses", &options::listen_addresses,

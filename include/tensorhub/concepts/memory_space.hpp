@@ -49,6 +49,9 @@ struct memory_space_tag {};
 // | m.identity(range)       | uint64_t         | optional: another number once the addresses have other     |
 // |                         |                  | memory behind them (unmapped and mapped anew), which is    |
 // |                         |                  | then registered anew; 0: they never do                     |
+// | m.pci_address()         | string           | optional: of the device whose memory a worker that is made |
+// |                         |                  | in this thread probably has, for transports whose adapter  |
+// |                         |                  | is to be near it; empty: unknown                           |
 // | M::stream_type          | regular          | optional: a queue of the user's work on the device         |
 // | m.mark(stream)          | M::mark_type     | with it: a mark behind what the stream holds now, whose    |
 // |                         |                  | `state()` (lane_state, noexcept) is `done` when all of     |

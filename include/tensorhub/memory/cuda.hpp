@@ -175,6 +175,14 @@ class basic_cuda_memory {
     return options_.device == current_device ? device_type::current() : device_type::at(options_.device);
   }
 
+  /// Of the device on which the tensors of a worker that this thread makes will lie, as far as that is known
+  /// before they are added; empty: it is not.
+  [[nodiscard]] std::string pci_address() const {
+    const device_type* const probably =
+        options_.device == current_device ? device_type::in_use() : &device_type::at(options_.device);
+    return probably != nullptr ? probably->pci_address() : std::string{};
+  }
+
   /// See the table at the head of the file.
   [[nodiscard]] memory_range describe(void* data, std::uint64_t bytes) {
     return detail::describe_cuda<Driver>(data, bytes);

@@ -1,7 +1,7 @@
 #pragma once
 /// \file transport_options.hpp
 /// What a worker changes in a transport's options without knowing the transport: hosts, the fixed port
-/// where a process starts several transports of one kind, and the protection domain.
+/// where a process starts several transports of one kind, the device to be near, and the protection domain.
 ///
 /// Thread safety: functions of values.
 
@@ -39,6 +39,18 @@ template <typename Options>
 [[nodiscard]] Options on_any_port(Options options) {
   visit_options(options, [](auto& each) {
     if constexpr (requires { each.listen_port = std::uint16_t{}; }) each.listen_port = 0;
+  });
+  return options;
+}
+
+/// The same options with a PCI device for the network adapter to be near, where the user has named none.
+/// `ask()` returns its address; it is called for transports that have adapters.
+template <typename Options, typename Ask>
+[[nodiscard]] Options near_to(Options options, const Ask& ask) {
+  visit_options(options, [&ask](auto& each) {
+    if constexpr (requires { each.near_device = ask(); }) {
+      if (each.near_device.empty()) each.near_device = ask();
+    }
   });
   return options;
 }

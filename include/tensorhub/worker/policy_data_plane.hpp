@@ -391,6 +391,16 @@ class policy_data_plane final : public data_plane {
 /// leave it to another one by `extern template`.)
 template <transport Transport, integrity Integrity, memory_space Memory>
 data_plane_maker data_plane_maker_of(typename Transport::options through) {
+  if constexpr (requires { Memory{}.pci_address(); }) {
+    // Here, since the workers that the library adds are made in threads of its own.
+    through = near_to(std::move(through), [] {
+      try {
+        return Memory{}.pci_address();
+      } catch (const error&) {  // no device: host memory can be added all the same
+        return std::string{};
+      }
+    });
+  }
   return [through = std::move(through)](const worker_options& options, incarnation self,
                                         const worker_role& role) -> std::unique_ptr<data_plane> {
     return std::make_unique<policy_data_plane<Transport, Integrity, Memory>>(options, through, self, role);

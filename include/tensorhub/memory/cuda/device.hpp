@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -62,26 +63,40 @@ class cuda_device final : public device_access {
   /// The calling thread's device, as cudaGetDevice reports it. A thread that has none, such as those of this
   /// library, gets the first one that the process uses, else device 0.
   [[nodiscard]] static cuda_device& current() {
+    cuda_device* const known = in_use();
+    return known != nullptr ? *known : at(0);
+  }
+  /// The same; null: there are several, and the process uses none yet.
+  [[nodiscard]] static cuda_device* in_use() {
     const cuda_functions& cuda = Driver::functions();
     CUdevice device = 0;
     CUcontext context = nullptr;
     if (cuda.context_get_current(&context) == CUDA_SUCCESS && context != nullptr &&
         cuda.context_get_device(&device) == CUDA_SUCCESS) {
       for (const auto& each : all()) {
-        if (each->device_ == device) return *each;
+        if (each->device_ == device) return each.get();
       }
     }
     for (const auto& each : all()) {
       unsigned flags = 0;
       int is_active = 0;
       if (cuda.primary_context_get_state(each->device_, &flags, &is_active) == CUDA_SUCCESS && is_active != 0)
-        return *each;
+        return each.get();
     }
-    return at(0);
+    return count() == 1 ? &at(0) : nullptr;
   }
 
   [[nodiscard]] int ordinal() const noexcept override { return ordinal_; }
   [[nodiscard]] const cuda_functions& functions() const noexcept { return *cuda_; }
+  /// "0000:1b:00.0".
+  [[nodiscard]] std::string pci_address() const {
+    std::array<char, 40> text{};
+    std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.0",
+                  static_cast<unsigned>(attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)),
+                  static_cast<unsigned>(attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)),
+                  static_cast<unsigned>(attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)));
+    return text.data();
+  }
 
   /// The primary context. Throws `system_failed` on the first call if the driver does not provide it.
   [[nodiscard]] CUcontext context() {

@@ -72,8 +72,14 @@ struct rail_candidate {
 /// Fills in the device of the address; false: the address belongs to no device.
 [[nodiscard]] bool identify(rdma_event_channel& channel, rail_candidate& candidate);
 
+/// How far an RDMA device is from a PCI device. The less, the more of the way is common to both: 1 to 7
+/// below one root of the PCI tree, 8 on one NUMA node, 9 elsewhere; 0: there is no such PCI device.
+[[nodiscard]] int distance_between(const std::string& device, const std::string& pci_address,
+                                   const std::string& sys = "/sys");
+
 /// All addresses of this machine's RDMA devices, best first: active, then IPv4, then near.
-[[nodiscard]] std::vector<rail_candidate> find_candidates(rdma_event_channel& channel);
+[[nodiscard]] std::vector<rail_candidate> find_candidates(rdma_event_channel& channel,
+                                                          const std::string& near_device = {});
 
 /// For error sentences: the possible choices.
 [[nodiscard]] std::string list_of(const std::vector<rail_candidate>& candidates);

@@ -34,8 +34,11 @@ enum class revocation_mode : std::uint8_t {
 
 struct verbs_options {
   /// One address per rail: IP addresses (or names) of RDMA-capable interfaces. Empty: one rail, the best
-  /// available device (active port, routable address, same NUMA node as this thread).
+  /// available device (active port, routable address, near `near_device`).
   std::vector<std::string> listen_addresses{};
+  /// PCI address of a device, such as a GPU: "0000:1b:00.0". A worker with tensors on GPUs fills in that of
+  /// the GPU that is current where the worker is made. Empty: the NUMA node of this thread counts.
+  std::string near_device{};
   std::uint16_t listen_port = 0;  ///< 0: any free one, a separate one for each rail
   std::string device{};           ///< only this device ("mlx5_0"); empty: any
   std::uint8_t device_port = 0;   ///< only this port of it, from 1; 0: any

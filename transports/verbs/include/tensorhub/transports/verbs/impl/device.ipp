@@ -6,7 +6,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "tensorhub/detail/whole_range.hpp"
@@ -36,6 +39,30 @@ TENSORHUB_DECL int node_of(const std::string& device) {
   return file >> node ? node : -1;
 }
 
+TENSORHUB_DECL int distance_between(const std::string& device, const std::string& pci_address,
+                                    const std::string& sys) {
+  namespace fs = std::filesystem;
+  std::error_code trouble;
+  const fs::path bus = fs::path{sys} / "bus/pci/devices" / pci_address;
+  const fs::path to = fs::canonical(bus, trouble);
+  if (pci_address.empty() || trouble) return 0;
+  const fs::path link = fs::path{sys} / "class/infiniband" / device / "device";
+  const fs::path from = fs::canonical(link, trouble);
+  // What follows "devices" is a root, and a bridge or the device itself for each further step.
+  const fs::path root = fs::canonical(fs::path{sys} / "devices", trouble);
+  const auto above = std::distance(root.begin(), root.end());
+  const auto shared = std::mismatch(from.begin(), from.end(), to.begin(), to.end()).first;
+  const auto common = std::distance(from.begin(), shared) - above;
+  if (!trouble && common > 0) return static_cast<int>(8 - std::min<std::ptrdiff_t>(common, 7));
+  const auto node_in = [](const fs::path& folder) {
+    std::ifstream file{folder / "numa_node"};
+    int node = -1;
+    return file >> node ? node : -1;
+  };
+  const int node = node_in(bus);
+  return node >= 0 && node == node_in(link) ? 8 : 9;
+}
+
 TENSORHUB_DECL int node_of_this_thread() noexcept {
   unsigned cpu = 0;
   unsigned node = 0;
@@ -60,7 +87,8 @@ TENSORHUB_DECL bool identify(rdma_event_channel& channel, rail_candidate& candid
   return true;
 }
 
-TENSORHUB_DECL std::vector<rail_candidate> find_candidates(rdma_event_channel& channel) {
+TENSORHUB_DECL std::vector<rail_candidate> find_candidates(rdma_event_channel& channel,
+                                                           const std::string& near_device) {
   ifaddrs* all = nullptr;
   if (::getifaddrs(&all) != 0)
     throw error(errc::transport_failed,
@@ -82,10 +110,11 @@ TENSORHUB_DECL std::vector<rail_candidate> find_candidates(rdma_event_channel& c
     if (identify(channel, candidate)) found.push_back(std::move(candidate));
   }
   const int here = node_of_this_thread();
-  const auto rank = [here](const rail_candidate& each) {
+  const auto rank = [&](const rail_candidate& each) {
     const bool link_local =
         !each.address.is_v6() && (ntohl(each.address.v4().sin_addr.s_addr) >> 16) == 0xa9fe;
-    const int distance = each.node == here ? 0 : each.node < 0 ? 1 : 2;
+    int distance = distance_between(each.device, near_device);
+    if (distance == 0) distance = each.node == here ? 0 : each.node < 0 ? 1 : 2;
     return (each.is_active ? 0 : 100) + (link_local ? 50 : 0) + (each.address.is_v6() ? 10 : 0) + distance;
   };
   std::stable_sort(found.begin(), found.end(),
@@ -132,7 +161,7 @@ TENSORHUB_DECL std::vector<rail_candidate> choose_rails(rdma_event_channel& chan
     chosen.push_back(std::move(candidate));
   }
   if (!chosen.empty()) return chosen;
-  for (rail_candidate& candidate : find_candidates(channel)) {
+  for (rail_candidate& candidate : find_candidates(channel, options.near_device)) {
     if (!candidate.is_active || !fits(candidate, options)) continue;
     chosen.push_back(std::move(candidate));
     return chosen;
