@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -39,6 +40,22 @@ def test_libfabric_moves_a_version(server: th.ReferenceServer) -> None:
             assert [each.path for each in rollout.update(timeout=20).sources] == ["libfabric"]
         assert np.array_equal(source, target)
         trainer.leave()
+
+
+def test_a_shared_copy_over_libfabric(server: th.ReferenceServer) -> None:
+    if not has("libfabric"):
+        pytest.skip("libfabric: the component is not built here")
+    source, name = np.arange(700_000, dtype=np.float32), f"test-{os.getpid()}-libfabric"
+    with (
+        th.Publisher(server, "m", "t", transport="libfabric", provider="tcp") as trainer,
+        th.SharedCopy(server, "m", "c", name=name, transport="libfabric") as copy,
+    ):
+        trainer.add("w", source)
+        copy.declare("w", source.shape, "f32")
+        with trainer.published(1):
+            assert [each.path for each in copy.update(timeout=20).sources] == ["libfabric"]
+        with th.AttachedCopy(name).hold() as held:
+            assert np.array_equal(np.asarray(held.tensor("w")), source)
 
 
 def test_verbs_says_that_there_is_no_device(server: th.ReferenceServer) -> None:

@@ -12,12 +12,11 @@
 #include <utility>
 
 #include "tensorhub/detail/file_limit.hpp"
-#include "tensorhub/detail/process_wide.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/error.hpp"
-#include "tensorhub/memory/host.hpp"
 #include "tensorhub/service/codec.hpp"
 #include "tensorhub/shared_copy.hpp"
+#include "tensorhub/types/memory.hpp"
 #include "tensorhub/worker/copy_desk.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -52,9 +51,9 @@ namespace shared_copy_detail {
   return {reopened(file.get()), first.size() + second.size()};
 }
 
-/// The file in which a side's memory lies. `any`: a tensor with bytes.
-[[nodiscard]] inline memory_range file_around(std::byte* any) {
-  const memory_range all = detail::process_wide<detail::file_mappings>().around({any, 1});
+/// The file in which a side's memory lies.
+[[nodiscard]] inline memory_range file_of_side(const owned_tensors& side) {
+  const memory_range all = side.range();
   if (all.backing_fd >= 0 && all.backing_offset == 0) return all;
   throw error(errc::invalid_argument,
               "the memory lies in no file, so that no other process can map it: this kernel has no memfd, or "
@@ -82,14 +81,12 @@ TENSORHUB_DECL void any_shared_copy::join_by(std::chrono::steady_clock::time_poi
   const std::lock_guard lock{mutex_};
   if (desk_) return;
   const std::span<const tensor_spec> specs = tensors();
-  std::size_t any = 0;
-  while (any < specs.size() && memory_of(0).data(any) == nullptr) ++any;
-  if (any == specs.size())
+  if (memory_of(0).range().bytes == 0)
     throw failure(errc::invalid_argument, "no tensor has bytes: there is nothing to share");
   offered_copy what;
   std::vector<std::uint64_t> offsets(specs.size());
   for (std::size_t side = 0; side < what.memories.size(); ++side) {
-    const memory_range all = file_around(memory_of(side).data(any));
+    const memory_range all = file_of_side(memory_of(side));
     what.memories[side] = {reopened(all.backing_fd), all.bytes};
     for (std::size_t i = 0; i < specs.size(); ++i) {  // the same for both sides: both were allocated alike
       const std::byte* const data = memory_of(side).data(i);

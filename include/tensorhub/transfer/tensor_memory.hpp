@@ -19,6 +19,7 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/error.hpp"
+#include "tensorhub/types/memory.hpp"
 #include "tensorhub/types/tensor.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -50,6 +51,10 @@ class tensor_memory {
     return offsets_[tensor] ? allocation_->range().data + *offsets_[tensor] : nullptr;
   }
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// All of it.
+  [[nodiscard]] memory_range range() const noexcept {
+    return allocation_ ? allocation_->range() : memory_range{};
+  }
 
  private:
   std::vector<std::optional<std::uint64_t>> offsets_;

@@ -66,6 +66,8 @@ class owned_tensors {
 
   /// First byte of a tensor; null if it has none. Pre-condition: `tensor` is a position in the set.
   [[nodiscard]] virtual std::byte* data(std::size_t tensor) const noexcept = 0;
+  /// All of it, and the file that it lies in, if it does; no bytes if no tensor has any.
+  [[nodiscard]] virtual memory_range range() const noexcept = 0;
 };
 
 /// Where such memory lies: in the worker's memory space, or in host memory from which that space copies fast.

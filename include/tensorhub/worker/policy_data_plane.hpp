@@ -59,6 +59,7 @@ class policy_tensors final : public owned_tensors {
  public:
   explicit policy_tensors(std::span<const tensor_spec> tensors) : memory_{tensors} {}
   [[nodiscard]] std::byte* data(std::size_t tensor) const noexcept override { return memory_.data(tensor); }
+  [[nodiscard]] memory_range range() const noexcept override { return memory_.range(); }
 
  private:
   tensor_memory<Memory> memory_;
