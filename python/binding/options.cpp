@@ -215,13 +215,16 @@ chosen_policies chosen_policies_of(const nb::dict& given) {
 }
 
 tensorhub::worker_policies policies_of(const nb::dict& given) {
-  std::string memory = "host";
-  fields{given}.take("memory", memory);
-  if (is_cuda(memory))
-    throw error(errc::invalid_argument,
-                "memory 'cuda' is for workers of your own tensors: here the memory is the library's, on the "
-                "host; leave the option out");
-  return chosen_policies_of(given).policies;
+  tensorhub::worker_policies chosen = chosen_policies_of(given).policies;
+  // Python sees this memory as arrays of the host.
+  chosen.make_data_plane = [make = std::move(chosen.make_data_plane)](
+                               const tensorhub::worker_options& options, tensorhub::incarnation self,
+                               const tensorhub::worker_role& role) {
+    auto made = make(options, self, role);
+    made->keep_on_host();
+    return made;
+  };
+  return chosen;
 }
 
 tensorhub::reference_server_options server_options_of(const nb::dict& given) {

@@ -36,7 +36,7 @@ struct subscriber_worker final : tensorhub::any_subscriber {
 };
 
 chosen_policies policies_for(const nb::dict& given, subscriber_mode mode) {
-  if (mode == subscriber_mode::double_buffered) return {policies_of(given), nullptr};  // its own memory
+  if (mode == subscriber_mode::double_buffered) return {policies_of(given), nullptr};  // the library's memory
   return chosen_policies_of(given);
 }
 

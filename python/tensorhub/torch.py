@@ -140,7 +140,8 @@ class Receiver(InWithBlock):
     """Receives whole models, whose layout it learns from the hub, into two memories that take turns.
 
     The shards of a model (one for each rank of a trainer, perhaps) are received together, all of the same version.
-    What `tensors` has given stays as it is until the next `receive`. Not thread-safe, but for `close`.
+    What `tensors` has given stays as it is until the next `receive`. With `memory="cuda"` it is pinned, for copies to a
+    GPU. Not thread-safe, but for `close`.
 
     A process that was forked from this one does not have the memory of these tensors, and is ended by SIGSEGV when it
     reads one: this is so in the workers of a DataLoader, unless its `multiprocessing_context` is "spawn". Give them

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def driver() -> ctypes.CDLL:
     loaded.fake_allocate.argtypes = [ctypes.c_int, ctypes.c_size_t]
     loaded.fake_write.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
     loaded.fake_read.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
-    loaded.fake_hold.argtypes = [ctypes.c_uint64]
+    loaded.fake_hold.argtypes = loaded.fake_is_pinned.argtypes = [ctypes.c_uint64]
     loaded.fake_default_stream.restype = ctypes.c_uint64
     return loaded
 
@@ -368,15 +368,30 @@ def test_a_worker_of_host_memory_takes_no_device(server: th.ReferenceServer) -> 
         trainer.publish(1, stream="all_done")
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [(th.ArenaPublisher, {}), (th.Seeder, {}), (th.Subscriber, {"mode": "double_buffered"})],
-)
-def test_memory_of_the_library_is_on_the_host(
-    server: th.ReferenceServer, kind: Callable[..., object], options: dict[str, Any]
+@needs_cuda
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+def test_memory_of_the_library_is_on_the_host_and_pinned_for_devices(
+    driver: ctypes.CDLL, server: th.ReferenceServer, memory: Literal["host", "cuda"]
 ) -> None:
-    with pytest.raises(th.InvalidArgument, match="memory 'cuda' is for workers of your own tensors"):
-        kind(server, "m", "r", memory="cuda", **options)
+    with (
+        th.ArenaPublisher(server, "m", "t", memory=memory) as trainer,
+        th.Seeder(server, "m", "s", memory=memory),
+        th.SharedCopy(server, "m", "c", name=f"test-{os.getpid()}-{memory}", memory=memory) as copy,
+        th.Subscriber(server, "m", "r", mode="double_buffered", memory=memory) as rollout,
+    ):
+        trainer.declare("w", (COUNT,), "f32")
+        copy.declare("w", (COUNT,), "f32")
+        rollout.allocate("w", (COUNT,), "f32")
+        for version in range(1, 4):
+            trainer.begin(version)
+            trainer.put("w", numbers(version))
+            trainer.commit(version)
+            assert copy.update(version, timeout=20).version == version
+            rollout.update(version, timeout=20)
+            view = np.asarray(rollout.tensor("w"))
+            assert np.array_equal(view, numbers(version))
+            assert driver.fake_is_pinned(view.ctypes.data) == (memory == "cuda")
+    assert driver.fake_faults() == 0
 
 
 def test_other_memory_does_not_exist(server: th.ReferenceServer) -> None:

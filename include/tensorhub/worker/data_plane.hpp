@@ -181,11 +181,19 @@ class data_plane {
 
   [[nodiscard]] virtual std::unique_ptr<owned_tensors> allocate(std::span<const tensor_spec> tensors,
                                                                 tensor_place where) const = 0;
+  /// From now on `allocate` knows one place, the offload space. Before any other call.
+  void keep_on_host() noexcept { keeps_on_host_ = true; }
   virtual void copy(std::span<const copy_run> runs) const = 0;
   /// `stream` points to a stream of the space (`stream_of`). See `await_mark` in worker/stream_order.hpp.
   [[nodiscard]] virtual std::chrono::milliseconds await_stream(const void* stream,
                                                                std::chrono::milliseconds timeout,
                                                                const std::function<bool()>& gives_up) = 0;
+
+ protected:
+  [[nodiscard]] bool keeps_on_host() const noexcept { return keeps_on_host_; }
+
+ private:
+  bool keeps_on_host_ = false;
 };
 
 /// What a worker is to its process. A user's object is its first worker and those that the library adds to

@@ -315,7 +315,7 @@ class policy_data_plane final : public data_plane {
 
   [[nodiscard]] std::unique_ptr<owned_tensors> allocate(std::span<const tensor_spec> tensors,
                                                         tensor_place where) const override {
-    if (where == tensor_place::offload_space)
+    if (where == tensor_place::offload_space || keeps_on_host())
       return std::make_unique<policy_tensors<offload_space_of<Memory>>>(tensors);
     return std::make_unique<policy_tensors<Memory>>(tensors);
   }

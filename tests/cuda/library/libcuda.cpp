@@ -37,6 +37,10 @@ void fake_write(std::uint64_t memory, const void* from, std::size_t bytes) {
 void fake_read(void* to, std::uint64_t memory, std::size_t bytes) {
   std::memcpy(to, fake_cuda::driver::instance().reach(memory, bytes), bytes);
 }
+/// Host memory that the driver knows.
+int fake_is_pinned(std::uint64_t memory) {
+  return fake_cuda::driver::instance().knows(memory) ? 1 : 0;
+}
 /// A stream of the user, which does what it is given only while it is not held.
 void* fake_stream(int device) {
   CUcontext context = nullptr;
