@@ -475,9 +475,13 @@ struct entry_points {
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     const std::lock_guard lock{all().mutex_};
     const auto found = all().find(data, 1);
-    if (found == all().blocks_.end() || found->second.from != origin::device || data % 4096 != 0 ||
-        bytes % 4096 != 0 || data - found->first + bytes > driver::in_pages(found->second.bytes))
+    if (found == all().blocks_.end() || data % 4096 != 0 || bytes % 4096 != 0 ||
+        data - found->first + bytes > driver::in_pages(found->second.bytes))
       return CUDA_ERROR_INVALID_VALUE;
+    const block_record& block = found->second;  // memory of the three kinds that an H200 gave dmabufs of
+    if (block.from != origin::device && block.from != origin::pool && block.from != origin::reserved)
+      return CUDA_ERROR_INVALID_VALUE;
+    if (!block.is_mapped(static_cast<std::uintptr_t>(data), bytes)) return CUDA_ERROR_INVALID_VALUE;
     *static_cast<int*>(descriptor) = ::fcntl(found->second.file.get(), F_DUPFD_CLOEXEC, 0);
     return CUDA_SUCCESS;
   }

@@ -200,25 +200,32 @@ TEST_CASE("cuda dmabuf: whole pages around the range, where the driver has them"
   ::close(descriptor);
 }
 
-TEST_CASE("cuda dmabuf: none of two allocations at once, and none of a memory pool") {
+TEST_CASE("cuda dmabuf: of pools and mappings too; of two allocations at once, and where nothing is, none") {
   scene here;
   memory space;
   here.driver.set.dmabufs = true;
   std::uint64_t where = 0;
   std::string why;
-  std::byte* const one = here.driver.allocate(origin::device, 0, 2u << 20);
-  std::byte* const next = here.driver.allocate(origin::device, 0, 2u << 20);
-  std::byte* const pool = here.driver.allocate(origin::pool, 0, 2u << 20);
-  REQUIRE(one + (2u << 20) == next);
-  auto both = space.describe(one, 2u << 20);
-  const int descriptor = device::at(0).export_dmabuf(both, where, why);
-  CHECK(descriptor >= 0);
-  ::close(descriptor);
-  both.bytes = 4u << 20;
-  CHECK(device::at(0).export_dmabuf(both, where, why) == -1);
-  CHECK(device::at(0).export_dmabuf(space.describe(pool, 2u << 20), where, why) == -1);
-  CHECK(why.find("cuMemGetHandleForAddressRange") != std::string::npos);
-  for (std::byte* const each : {one, next, pool}) here.driver.free(each);
+  constexpr std::uint64_t unit = 2u << 20;
+  const auto is_given = [&](const tensorhub::memory_range& range) {
+    const int descriptor = device::at(0).export_dmabuf(range, where, why);
+    if (descriptor >= 0) ::close(descriptor);
+    return descriptor >= 0;
+  };
+  std::byte* const one = here.driver.allocate(origin::device, 0, unit);
+  std::byte* const next = here.driver.allocate(origin::device, 0, unit);
+  std::byte* const pool = here.driver.allocate(origin::pool, 0, unit);
+  std::byte* const reserved = here.driver.allocate(origin::reserved, 0, 2 * unit);
+  here.driver.map(reserved, unit);
+  REQUIRE(one + unit == next);
+  for (std::byte* const each : {one, next, pool, reserved}) CHECK(is_given(space.describe(each, unit)));
+  for (std::byte* const each : {one, reserved}) {
+    auto both = space.describe(each, unit);
+    both.bytes = 2 * unit;
+    CHECK_FALSE(is_given(both));
+    CHECK(why.find("cuMemGetHandleForAddressRange") != std::string::npos);
+  }
+  for (std::byte* const each : {one, next, pool, reserved}) here.driver.free(each);
 }
 
 TEST_CASE("cuda rdma: what has arrived is flushed where not all devices see it, if the host can do that") {
