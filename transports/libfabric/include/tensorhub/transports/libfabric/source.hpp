@@ -167,7 +167,9 @@ class source {
 
   void admit(::fi_info& request, std::span<const std::byte> data, clock::time_point now) noexcept;
 
-  void accept(::fi_info& request, const hello& greeting, const welcome& reply, clock::time_point now);
+  /// The endpoint owns the request, so a failure is told to the reader by closing it, never by `fi_reject`.
+  void accept(unique_fid<::fid_ep> endpoint, const hello& greeting, const welcome& reply,
+              clock::time_point now) noexcept;
 
   [[nodiscard]] welcome judged(const hello& greeting, clock::time_point now) noexcept;
 

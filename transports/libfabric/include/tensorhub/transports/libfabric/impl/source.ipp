@@ -194,32 +194,30 @@ TENSORHUB_DECL void source::admit(::fi_info& request, std::span<const std::byte>
   if (data.size() >= hello_bytes) std::memcpy(static_cast<void*>(&greeting), data.data(), hello_bytes);
   welcome reply = judged(greeting, now);
   if (reply.status == welcome_status::accepted) {
-    try {
-      accept(request, greeting, reply, now);
-      return;
-    } catch (...) {  // no memory, no descriptors: the reader is refused
-      reply.status = welcome_status::full;
-    }
+    ::fid_ep* opened = nullptr;
+    if (::fi_endpoint(provider_.domain(), &request, &opened, nullptr) == 0)
+      return accept(unique_fid<::fid_ep>{opened}, greeting, reply, now);
+    reply.status = welcome_status::full;  // no memory, no descriptors
   }
   static_cast<void>(::fi_reject(listener_.get(), request.handle, &reply, sizeof reply));
 }
 
-TENSORHUB_DECL void source::accept(::fi_info& request, const hello& greeting, const welcome& reply,
-                                   clock::time_point now) {
-  served fresh;
-  fresh.reader = {greeting.reader};
-  fresh.source = {greeting.source};
-  fresh.opened = now;
-  ::fid_ep* opened = nullptr;
-  check("no endpoint", ::fi_endpoint(provider_.domain(), &request, &opened, nullptr));
-  fresh.fids.endpoint.reset(opened);
-  check("an endpoint takes no event queue", ::fi_ep_bind(opened, &eq_->fid, 0));
-  check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV));
-  check("an endpoint cannot be enabled", ::fi_enable(opened));
-  served_.push_back(std::move(fresh));
-  if (const int result = ::fi_accept(opened, &reply, sizeof reply); result != 0) {
-    served_.pop_back();  // the endpoint owned the handle
+TENSORHUB_DECL void source::accept(unique_fid<::fid_ep> endpoint, const hello& greeting, const welcome& reply,
+                                   clock::time_point now) noexcept {
+  ::fid_ep* const opened = endpoint.get();
+  if (::fi_ep_bind(opened, &eq_->fid, 0) != 0 ||
+      ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV) != 0 || ::fi_enable(opened) != 0)
+    return;
+  try {
+    served& fresh = served_.emplace_back();
+    fresh.reader = {greeting.reader};
+    fresh.source = {greeting.source};
+    fresh.opened = now;
+    fresh.fids.endpoint = std::move(endpoint);
+  } catch (...) {  // no memory
+    return;
   }
+  if (::fi_accept(opened, &reply, sizeof reply) != 0) served_.pop_back();
 }
 
 TENSORHUB_DECL welcome source::judged(const hello& greeting, clock::time_point now) noexcept {
