@@ -104,7 +104,6 @@ class any_seeder {
   std::condition_variable_any changed_;
   version_number held_{};
   std::uint64_t interrupts_ = 0;
-  update_handle* running_ = nullptr;
   std::string last_failure_;
   bool has_layout_ = false;  ///< all tensors are added. This and the next one are the thread's
   bool is_failing_ = false;

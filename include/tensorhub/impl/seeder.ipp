@@ -3,7 +3,6 @@
 /// What seeder.hpp declares.
 
 #include <chrono>
-#include <exception>
 #include <mutex>
 #include <stop_token>
 #include <string>
@@ -29,9 +28,6 @@ TENSORHUB_DECL any_seeder::any_seeder(worker_options options, worker_policies po
 
 TENSORHUB_DECL any_seeder::~any_seeder() {
   thread_.request_stop();
-  const std::lock_guard lock{mutex_};
-  if (running_) running_->cancel();
-  changed_.notify_all();
 }
 
 TENSORHUB_DECL version_number any_seeder::held_version() const {
@@ -150,22 +146,10 @@ TENSORHUB_DECL void any_seeder::step(const std::stop_token& stop) {
     return;
   }
   auto begun = worker_.update_async(newer, stall_watch::longest);
-  {
-    const std::lock_guard lock{mutex_};
-    running_ = &begun;
-    if (stop.stop_requested()) begun.cancel();
-  }
-  std::exception_ptr failed;
-  version_number version{};
-  try {
-    watch(begun, stop);
-    version = begun.wait().version;
-  } catch (...) {
-    failed = std::current_exception();
-  }
+  watch(begun, stop);
+  if (stop.stop_requested()) return;  // the handle cancels what runs, and waits for its end
+  const version_number version = begun.wait().version;
   const std::lock_guard lock{mutex_};
-  running_ = nullptr;
-  if (failed) std::rethrow_exception(failed);
   held_ = version;
   changed_.notify_all();
 }
