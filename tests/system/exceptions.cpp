@@ -164,6 +164,26 @@ TEST_CASE("no memory to say how a transfer ended: the worker ends with an error,
   CHECK(next.memory.holds(1));
 }
 
+TEST_CASE("no memory for a leave: the worker has not left, and a later leave withdraws what it shows") {
+  const hub::reference_server server;
+  tensorhub::server_client asking{{.server = server.address()}};
+  bool has_thrown = true;
+  for (int left = 0; has_thrown; ++left) {
+    CAPTURE(left);
+    trainer source{who(server.address(), "trainer-0")};
+    source.publish(1);
+    try {
+      const with_few_allocations few{left};
+      source.worker.leave(500ms);
+      has_thrown = false;
+    } catch (const std::bad_alloc&) {
+    }
+    // What has begun without memory keeps it busy until its deadline.
+    CHECK(comes_true([&] { return code_of([&] { source.worker.leave(5s); }) == errc::ok; }));
+    CHECK(code_of([&] { static_cast<void>(asking.list("policy", 5s)); }) == errc::not_found);
+  }
+}
+
 #else
 
 TEST_CASE("no memory to say how a transfer ended") {

@@ -111,7 +111,6 @@ TENSORHUB_DECL void worker_state::require_possible(const version_selector& selec
 }
 
 TENSORHUB_DECL void worker_state::ensure_joined_beside(steady_time until) {
-  if (joined) return;
   refuse_if_left();
   ensure_joined(until);
 }

@@ -217,7 +217,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
     self.cut_offs.await_revocation();
     return report;
   }
-  if (!self.joined.exchange(false)) {
+  if (!self.joined) {
     self.has_left = true;
     const auto patience = std::min(detail::time_left(drained_by), longest_wait_for_nothing);
     const session_ticket ticket =
@@ -237,6 +237,7 @@ inline constexpr std::chrono::milliseconds longest_wait_for_nothing{1000};
   const session_ticket ticket =
       self.client.with([&](session& core, time_point now) { return core.leave(now, now + patience); });
   self.has_left = true;
+  self.joined = false;
   static_cast<void>(self.checked(self.wait_for(ticket, patience)));
   return report;
 }
