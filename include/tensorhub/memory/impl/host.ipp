@@ -101,24 +101,22 @@ TENSORHUB_DECL host_memory::allocation::allocation(std::uint64_t bytes) : bytes_
   const int flags = descriptor_ ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, descriptor_ ? descriptor_.get() : -1, 0);
-  if (memory != MAP_FAILED) {
-    data_ = static_cast<std::byte*>(memory);
-    static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
-    if (!detail::make_pages(data_, bytes)) {
-      ::munmap(std::exchange(data_, nullptr), bytes);
-      throw error(errc::system_failed, "no memory for " + std::to_string(bytes) +
-                                           " bytes: end other programs, or raise the limit of this one");
-    }
+  if (memory == MAP_FAILED) {
+    throw error(errc::system_failed,
+                "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
+  }
+  data_ = static_cast<std::byte*>(memory);
+  static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE));
+  if (!detail::make_pages(data_, bytes)) {
+    ::munmap(std::exchange(data_, nullptr), bytes);
+    throw error(errc::system_failed, "no memory for " + std::to_string(bytes) +
+                                         " bytes: end other programs, or raise the limit of this one");
   }
   // Readers of other processes get the descriptor and must not write to the pages. Older kernels do not know
   // this seal; there, and for other users in any case, the mode keeps a reader from opening the file again.
   if (descriptor_) {
     static_cast<void>(::fcntl(descriptor_.get(), F_ADD_SEALS, detail::seal_future_write));
     static_cast<void>(::fchmod(descriptor_.get(), 0400));
-  }
-  if (memory == MAP_FAILED) {
-    throw error(errc::system_failed,
-                "no memory for " + std::to_string(bytes) + " bytes: " + std::strerror(errno));
   }
   // What a forked child wrote to these shared pages would change the bytes of a published version, and what
   // it has of them or of their file would outlive this process.
