@@ -103,6 +103,8 @@ class source {
   static constexpr std::chrono::seconds greeting_timeout{5};
   static constexpr std::size_t answers_at_once =
       requests_in_flight + stage_slots;  ///< all of a correct reader
+  /// A crowd that connects without end keeps the thread neither from its readers nor from stopping.
+  static constexpr std::size_t accepted_at_once = 64;
 
   [[nodiscard]] static std::string random_name();
 
@@ -120,7 +122,8 @@ class source {
 
   void run() noexcept;
 
-  void accept_all() noexcept;
+  /// The epoll set reports again those that are left.
+  void accept_some() noexcept;
 
   void adopt(detail::unique_socket socket, uid_t user);
 

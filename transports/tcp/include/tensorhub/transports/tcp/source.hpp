@@ -195,6 +195,8 @@ class source {
   static constexpr std::uint64_t event_id = 1;
   static constexpr std::uint64_t budget_bytes = 8u << 20;
   static constexpr std::size_t usual_io_threads = 8;
+  /// A crowd that connects without end keeps the thread neither from its connections nor from stopping.
+  static constexpr std::size_t accepted_at_once = 64;
   static constexpr std::chrono::milliseconds sweep_interval{1000};
   static constexpr long copy_poll_ns = 15'000;
   static constexpr std::chrono::seconds greeting_timeout{5};
@@ -252,7 +254,7 @@ class source {
       for (int i = 0; i < count; ++i) {
         const epoll_event& event = events[static_cast<std::size_t>(i)];
         if (event.data.u64 == listener_id)
-          accept_all(here);
+          accept_some(here);
         else if (event.data.u64 == event_id)
           here.event.lower();
         else
@@ -286,8 +288,9 @@ class source {
     here.copied_ids.clear();
   }
 
-  void accept_all(loop& here) noexcept {
-    for (;;) {
+  /// The epoll set reports again those that are left.
+  void accept_some(loop& here) noexcept {
+    for (std::size_t i = 0; i < accepted_at_once && !stopping_; ++i) {
       detail::unique_socket socket{
           ::accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
       if (!socket) {

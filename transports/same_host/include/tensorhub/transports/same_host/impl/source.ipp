@@ -106,7 +106,7 @@ TENSORHUB_DECL void source::run() noexcept {
     for (int i = 0; i < count; ++i) {
       const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
       if (id == listener_id)
-        accept_all();
+        accept_some();
       else if (id != event_id)
         work_on(id);
     }
@@ -119,8 +119,8 @@ TENSORHUB_DECL void source::run() noexcept {
   }
 }
 
-TENSORHUB_DECL void source::accept_all() noexcept {
-  for (;;) {
+TENSORHUB_DECL void source::accept_some() noexcept {
+  for (std::size_t i = 0; i < accepted_at_once && !stopping_; ++i) {
     detail::unique_socket socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
     if (!socket) {
       pause_.begin_if_short(errno, set_, listener_.get(), listener_id, clock::now());
