@@ -134,6 +134,9 @@ class pull_lane : public lane_thread {
 
   // A request names its channel (upper 16 bits), its kind (2) and its chunk (the rest).
   static constexpr unsigned chunk_bits = 46;
+  /// A channel keeps its number to the end of the pull. A lane that has given out all reads through the
+  /// channels that it has, and leaves further sources to other lanes.
+  static constexpr std::size_t most_channels = 1u << 16;
   [[nodiscard]] static request_id id_of(std::size_t channel, const pull_task& task) noexcept {
     return static_cast<request_id>(channel) << 48 | static_cast<request_id>(task.kind) << chunk_bits |
            task.chunk;

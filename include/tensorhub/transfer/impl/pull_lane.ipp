@@ -161,7 +161,8 @@ TENSORHUB_DECL bool pull_lane::open_channels() {
 TENSORHUB_DECL pull_lane::next_contact pull_lane::find_contact() {
   const std::lock_guard lock{driver_->mutex_};
   next_contact next;
-  if (driver_->stopped_ || driver_->core_.done() || free_looks_.empty()) return next;
+  if (driver_->stopped_ || driver_->core_.done()) return next;
+  if (free_looks_.empty() || channels_.size() == most_channels) return next;
   next.reports_first = driver_->has_released();
   if (!next.reports_first) next.attempt = driver_->contacts_.next(number_);
   if (next.attempt) next.target = driver_->sources_[next.attempt->slot].target;
