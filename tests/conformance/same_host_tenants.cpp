@@ -20,6 +20,7 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <tensorhub/detail/time_left.hpp>
 #include <tensorhub/detail/unique_fd.hpp>
 #include <tensorhub/memory/host.hpp>
 #include <tensorhub/transports/same_host.hpp>
@@ -181,7 +182,7 @@ class hoarder {
       const auto outcome = wire::receive_packet(socket_.get(), packet, file);
       if (outcome == wire::packet_outcome::nothing) {
         pollfd entry{socket_.get(), POLLIN, 0};
-        ::poll(&entry, 1, wire::milliseconds_left(until));
+        ::poll(&entry, 1, tensorhub::detail::milliseconds_left(until));
         continue;
       }
       if (outcome != wire::packet_outcome::taken) return std::nullopt;

@@ -29,9 +29,6 @@ namespace tensorhub::inline TENSORHUB_MODE::detail::local {
 
 using clock = std::chrono::steady_clock;
 
-/// Milliseconds left, rounded up, at least zero; for poll(2).
-[[nodiscard]] int milliseconds_left(clock::time_point until) noexcept;
-
 struct socket_name {
   sockaddr_un address{};
   socklen_t bytes = 0;

@@ -8,17 +8,11 @@
 
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/local_socket.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::detail::local {
-
-TENSORHUB_DECL int milliseconds_left(clock::time_point until) noexcept {
-  const auto left = until - clock::now();
-  if (left.count() <= 0) return 0;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-  return static_cast<int>(std::min<std::int64_t>(ms, 1'000'000));
-}
 
 TENSORHUB_DECL socket_name::socket_name(std::string_view name) noexcept {
   address.sun_family = AF_UNIX;

@@ -30,9 +30,6 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
 using deadline = std::chrono::steady_clock::time_point;
 
-/// Milliseconds left, rounded up, at least zero; for poll(2).
-[[nodiscard]] int milliseconds_left(deadline until) noexcept;
-
 using resolved_addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 /// An address in digits is found whatever addresses this machine has itself. Of a name those that the machine

@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/time_left.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
 using deadline = std::chrono::steady_clock::time_point;
 
-/// Milliseconds left, rounded up, at least zero; for poll(2) and the connection manager.
-[[nodiscard]] int milliseconds_left(deadline until) noexcept;
+using detail::milliseconds_left;
 
 /// An IPv4 or IPv6 address, with port.
 struct socket_address {

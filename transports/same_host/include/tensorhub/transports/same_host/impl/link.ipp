@@ -11,6 +11,7 @@
 
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/peer_read.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
@@ -255,7 +256,7 @@ TENSORHUB_DECL void link::take_welcome(clock::time_point until) {
   detail::unique_fd page;
   for (;;) {
     pollfd entry{socket_.get(), POLLIN, 0};
-    const int ready = ::poll(&entry, 1, milliseconds_left(until));
+    const int ready = ::poll(&entry, 1, detail::milliseconds_left(until));
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0)
       throw error(errc::timed_out, "same_host: " + text_ + " accepted the connection and sent no welcome");

@@ -9,6 +9,7 @@
 
 #include "tensorhub/detail/descriptor_limit.hpp"
 #include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/address.hpp"
@@ -16,13 +17,6 @@
 #include "tensorhub/types/memory.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
-
-TENSORHUB_DECL int milliseconds_left(deadline until) noexcept {
-  const auto left = until - std::chrono::steady_clock::now();
-  if (left.count() <= 0) return 0;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-  return static_cast<int>(ms < 1'000'000 ? ms : 1'000'000);
-}
 
 TENSORHUB_DECL resolved_addresses resolve(const std::string& host, const std::string& port, int flags,
                                           std::string_view transport) {
@@ -225,7 +219,7 @@ TENSORHUB_DECL std::string advertised_host(const tcp_options& options, const std
 TENSORHUB_DECL bool wait_ready(int socket, short events, deadline until) noexcept {
   pollfd entry{socket, events, 0};
   for (;;) {
-    const int ready = ::poll(&entry, 1, milliseconds_left(until));
+    const int ready = ::poll(&entry, 1, detail::milliseconds_left(until));
     if (ready > 0) return true;
     if (ready == 0 && std::chrono::steady_clock::now() >= until) return false;
     if (ready < 0 && errno != EINTR) return false;

@@ -10,13 +10,6 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::verbs_detail {
 
-TENSORHUB_DECL int milliseconds_left(deadline until) noexcept {
-  const auto left = until - std::chrono::steady_clock::now();
-  if (left.count() <= 0) return 0;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count() + 1;
-  return static_cast<int>(ms < 1'000'000 ? ms : 1'000'000);
-}
-
 TENSORHUB_DECL void socket_address::set_port(std::uint16_t port) noexcept {
   if (is_v6())
     reinterpret_cast<sockaddr_in6&>(storage).sin6_port = htons(port);
