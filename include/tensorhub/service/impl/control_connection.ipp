@@ -84,10 +84,7 @@ class control_connection::loop {
 
   void remove(control_end& end) noexcept {
     const std::lock_guard lock{ends_mutex_};
-    try {
-      static_cast<void>(end.step(clock_.now(), last_words_));
-    } catch (...) {  // no memory: the server finds out by itself
-    }
+    static_cast<void>(end.step(clock_.now(), last_words_));
     std::erase(ends_, &end);
     signal_.raise();
   }
