@@ -339,8 +339,6 @@ TENSORHUB_DECL session session::successor(time_point now, const proven_incarnati
   next.contact_.server = contact_.server;
   next.joined_at_ = joined_at_;
   next.barred_ = barred_;
-  next.versions_.keeps = versions_.keeps;
-  next.versions_.keeps_from = versions_.keeps_from;
   next.returns_ = true;
   next.contact_.asked_since = now;
   next.send_join(now);

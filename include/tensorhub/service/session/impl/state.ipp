@@ -52,7 +52,7 @@ TENSORHUB_DECL void state::follow(const state& before, const std::optional<messa
   outbox_.number_after(before.outbox_);
   server_ = before.server_;
   contact_.heard = before.contact_.heard;
-  versions_.latest = before.versions_.latest;
+  versions_ = before.versions_;
   epoch_ = before.epoch_;
   last_epoch_ = before.last_epoch_;
   held_ = held;
