@@ -165,8 +165,9 @@ TENSORHUB_DECL void make_reachable(const worker_options& options, std::string& l
 /// Throws `invalid_argument` or `limit_exceeded`, with the option's name.
 [[nodiscard]] TENSORHUB_DECL worker_options validated(worker_options options);
 
-/// The context of this worker's errors.
-[[nodiscard]] TENSORHUB_DECL error_context context_of(const worker_options& options);
+/// The context of this worker's errors. `version`: what they are about, if it is one.
+[[nodiscard]] TENSORHUB_DECL error_context context_of(const worker_options& options,
+                                                      version_number version = {});
 
 /// One more worker of the same process and shard, with versions of its own: replica "<replica>@<role>".
 [[nodiscard]] TENSORHUB_DECL worker_options beside(worker_options options, std::string_view role);

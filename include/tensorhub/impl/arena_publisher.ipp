@@ -206,9 +206,7 @@ TENSORHUB_DECL std::size_t any_arena_publisher::position_of(const std::string& n
 
 TENSORHUB_DECL error any_arena_publisher::failure(errc code, const std::string& sentence,
                                                   version_number version) const {
-  error_context context = context_of(options_);
-  if (version) context.version = version.value;
-  return error(code, sentence, std::move(context));
+  return error(code, sentence, context_of(options_, version));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

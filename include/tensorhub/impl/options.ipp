@@ -153,11 +153,12 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   return options;
 }
 
-TENSORHUB_DECL error_context context_of(const worker_options& options) {
+TENSORHUB_DECL error_context context_of(const worker_options& options, version_number version) {
   error_context out;
   out.model = options.model;
   out.replica = options.replica;
   out.shard = options.shard.index;
+  if (version) out.version = version.value;
   return out;
 }
 TENSORHUB_DECL worker_options beside(worker_options options, std::string_view role) {

@@ -40,13 +40,11 @@ TENSORHUB_DECL version_number any_seeder::wait(version_number version, std::chro
   const std::uint64_t before = interrupts_;
   const auto has_ended = [&] { return held_ >= version || interrupts_ != before; };
   if (!changed_.wait_for(lock, detail::bounded(timeout), has_ended) || held_ < version) {
-    error_context about = context_of(options_);
-    about.version = version.value;
     throw error(interrupts_ != before ? errc::cancelled : errc::timed_out,
                 "the seed '" + options_.replica + "' holds version " + to_string(held_) + ", not yet " +
                     to_string(version) +
                     (last_failure_.empty() ? std::string{} : "; its last failure: " + last_failure_),
-                std::move(about));
+                context_of(options_, version));
   }
   return held_;
 }

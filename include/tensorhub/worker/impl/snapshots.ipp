@@ -120,9 +120,7 @@ TENSORHUB_DECL version_number snapshots::held_version() {
 
 TENSORHUB_DECL error snapshots::failure(errc code, const std::string& sentence,
                                         version_number version) const {
-  error_context about = context_of(options_);
-  if (version) about.version = version.value;
-  return error(code, sentence, std::move(about));
+  return error(code, sentence, context_of(options_, version));
 }
 
 TENSORHUB_DECL snapshots::slot& snapshots::open(std::size_t index, const data_plane& from) {

@@ -196,8 +196,7 @@ TENSORHUB_DECL session_result worker_state::checked(session_result result) const
 
 TENSORHUB_DECL error worker_state::failure(errc code, const std::string& sentence, version_number version,
                                            const error_context& known) const {
-  error_context context = context_of(options);
-  if (version) context.version = version.value;
+  error_context context = context_of(options, version);
   context.peer = known.peer;
   context.chunk = known.chunk;
   return error(code, sentence, std::move(context));
