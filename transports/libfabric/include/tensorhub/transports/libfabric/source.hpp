@@ -4,9 +4,8 @@
 /// provider's progress (without which most providers answer no reads) and accepts readers.
 ///
 /// One mutex guards all calls into the provider that can make bytes leave. A function that ends a permission
-/// (`cut_off`, a deregistration) takes the mutex, closes the endpoints that may carry forbidden bytes, and
-/// returns: nothing is being sent at that moment, and a closed endpoint sends nothing later. Such a function
-/// increments `visitors_` first, so that a busy thread releases the mutex to it.
+/// (`cut_off`, a deregistration) visits it, closes the endpoints that may carry forbidden bytes, and
+/// returns: nothing is being sent at that moment, and a closed endpoint sends nothing later.
 ///
 /// Thread safety: all public members may be called from any thread.
 
@@ -19,7 +18,6 @@
 #include <deque>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
@@ -28,6 +26,7 @@
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/descriptor_limit.hpp"
+#include "tensorhub/detail/visited_mutex.hpp"
 #include "tensorhub/transports/libfabric/fid.hpp"
 #include "tensorhub/transports/libfabric/message.hpp"
 #include "tensorhub/transports/libfabric/options.hpp"
@@ -78,14 +77,11 @@ class source {
   /// memory. If earlier reads may still be answered from that memory, their readers are disconnected.
   template <typename Work>
   void exclusively(Work&& work, bool closes_readers = false) {
-    visitors_.fetch_add(1);
-    const finally leave{[this] {
-      visitors_.fetch_sub(1);
-      visitors_.notify_all();
-    }};
-    const std::lock_guard lock{mutex_};
-    work();
-    if (closes_readers && !provider_.deregistration_is_final()) close_if([](const served&) { return true; });
+    mutex_.visit([&] {
+      work();
+      if (closes_readers && !provider_.deregistration_is_final())
+        close_if([](const served&) { return true; });
+    });
   }
 
  private:
@@ -102,14 +98,6 @@ class source {
   /// The shortest time between two replacements.
   static constexpr std::chrono::seconds replacement_interval{10};
   using clock = std::chrono::steady_clock;
-
-  template <typename Action>
-  struct finally {
-    Action action;
-    ~finally() { action(); }
-  };
-  template <typename Action>
-  finally(Action) -> finally<Action>;
 
   using messages = std::vector<std::unique_ptr<message>>;
 
@@ -238,8 +226,7 @@ class source {
   clock::time_point next_sweep_{};
   clock::time_point replaced_at_{};  ///< when a connection was last replaced
 
-  std::mutex mutex_;  ///< guards all members above that are not constant
-  std::atomic<std::uint32_t> visitors_ = 0;
+  detail::visited_mutex mutex_;  ///< guards all members above that are not constant
   std::atomic<bool> stopping_ = false;
   std::jthread thread_;
 };

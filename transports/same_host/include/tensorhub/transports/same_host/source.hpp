@@ -8,7 +8,7 @@
 /// of the pieces that have begun.
 ///
 /// The thread holds a mutex while it works on one connection, and then answers a limited number of requests.
-/// Who else takes the mutex increments `visitors_` first, so that a busy thread releases it.
+/// Others visit it (detail/visited_mutex.hpp).
 ///
 /// Thread safety: all members may be called from any thread.
 
@@ -21,12 +21,12 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
@@ -36,6 +36,7 @@
 #include "tensorhub/detail/local_socket.hpp"
 #include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
+#include "tensorhub/detail/visited_mutex.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/transports/same_host/grants.hpp"
 #include "tensorhub/transports/same_host/options.hpp"
@@ -111,13 +112,7 @@ class source {
   /// Calls `work()` while the thread works on no connection.
   template <typename Work>
   void exclusively(Work&& work) noexcept {
-    visitors_.fetch_add(1);
-    {
-      const std::lock_guard lock{mutex_};
-      work();
-    }
-    visitors_.fetch_sub(1);
-    visitors_.notify_all();
+    mutex_.visit(std::forward<Work>(work));
   }
 
   void run() noexcept;
@@ -176,8 +171,7 @@ class source {
   detail::listener_pause
       pause_;  ///< any thread asks what it has seen; the rest, and the next, is the thread's
   std::uint64_t last_connection_ = 0;
-  std::atomic<std::uint32_t> visitors_ = 0;
-  std::mutex mutex_;
+  detail::visited_mutex mutex_;
   std::unordered_map<std::uint64_t, std::unique_ptr<connection>> connections_;
   std::jthread thread_;
 };

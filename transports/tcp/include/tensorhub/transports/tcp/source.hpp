@@ -3,9 +3,8 @@
 /// The serving side of the TCP transport: a listening socket and a fixed number of I/O threads.
 ///
 /// Each thread owns an epoll set and some of the connections. It holds its own mutex while it works on one
-/// connection; `cut_off` and `forget_region` take that mutex, so that after their return no byte that they
-/// forbid is being sent. Who visits a loop increments `visitors` first, so that a busy thread releases the
-/// mutex.
+/// connection; `cut_off` and `forget_region` visit it (detail/visited_mutex.hpp), so that after their return
+/// no byte that they forbid is being sent.
 ///
 /// The first thread accepts connections. Where the channel `greets_apart`, it also greets them, and does
 /// nothing else: a connection that has said its hello is handed on to one of the others.
@@ -46,6 +45,7 @@
 #include "tensorhub/detail/listener_pause.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/unique_socket.hpp"
+#include "tensorhub/detail/visited_mutex.hpp"
 #include "tensorhub/detail/wake_event.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
@@ -178,8 +178,7 @@ class source {
   struct loop {
     detail::epoll_set set{Channel::name};
     detail::wake_event event{Channel::name};
-    std::mutex mutex;
-    std::atomic<std::uint32_t> visitors = 0;
+    detail::visited_mutex mutex;
     std::unordered_map<std::uint64_t, std::unique_ptr<watched>> connections;  ///< guarded by mutex
     std::vector<std::uint64_t>
         copying;  ///< connections that wait for a copy; used by the thread alone, as the next
@@ -217,13 +216,7 @@ class source {
   /// Calls `work()` while the loop's thread works on no connection.
   template <typename Work>
   static void visit(loop& which, Work&& work) noexcept {
-    which.visitors.fetch_add(1);
-    {
-      const std::lock_guard lock{which.mutex};
-      work();
-    }
-    which.visitors.fetch_sub(1);
-    which.visitors.notify_all();
+    which.mutex.visit(std::forward<Work>(work));
   }
 
   template <typename Predicate>
@@ -407,9 +400,6 @@ class source {
 
   /// `events`: zero if the connection was in `copying` and is no longer.
   void work_on(loop& here, std::uint64_t id, std::uint32_t events) noexcept {
-    for (auto visitors = here.visitors.load(); visitors != 0; visitors = here.visitors.load()) {
-      here.visitors.wait(visitors);
-    }
     const std::lock_guard lock{here.mutex};
     const auto found = here.connections.find(id);
     if (found == here.connections.end()) return;  // closed since the event

@@ -3,6 +3,7 @@
 /// Definitions of source.hpp.
 
 #include <algorithm>
+#include <mutex>
 
 #include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/peer_read.hpp"
@@ -104,8 +105,6 @@ TENSORHUB_DECL void source::open_greeting_endpoint() {
 
 TENSORHUB_DECL void source::run() noexcept {
   while (!stopping_) {
-    for (auto visitors = visitors_.load(); visitors != 0; visitors = visitors_.load())
-      visitors_.wait(visitors);
     bool at_rest = false;
     bool expected = false;
     bool retrying = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <mutex>
 #include <utility>
 
 #include "tensorhub/detail/started_thread.hpp"
@@ -177,7 +178,6 @@ TENSORHUB_DECL bool source::close_oldest_silent() noexcept {
 }
 
 TENSORHUB_DECL void source::work_on(std::uint64_t id) noexcept {
-  for (auto visitors = visitors_.load(); visitors != 0; visitors = visitors_.load()) visitors_.wait(visitors);
   const std::lock_guard lock{mutex_};
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;  // closed since the event
