@@ -160,14 +160,20 @@ class source {
   }
 
  private:
-  /// A connection, and its thread's notes on it.
+  /// A connection, which is counted while it lives, and its thread's notes on it.
   struct watched final : connection {
-    using connection::connection;
+    template <typename... Arguments>
+    explicit watched(std::atomic<std::size_t>& count, Arguments&&... arguments)
+        : connection{std::forward<Arguments>(arguments)...}, all{&count} {
+      all->fetch_add(1);
+    }
     watched(const watched&) = delete;
     watched& operator=(const watched&) = delete;
     ~watched() {
       if (seats != nullptr) seats->give_back(seated);
+      all->fetch_sub(1);
     }
+    std::atomic<std::size_t>* all;
     reader_seats* seats = nullptr;  ///< where `seated` has taken one for this connection
     incarnation seated{};
     std::uint32_t events = EPOLLIN;                      ///< that the epoll set reports
@@ -223,12 +229,11 @@ class source {
   void close_if(Predicate&& matches) noexcept {
     for (const auto& each : loops_) {
       visit(*each, [&] {
-        const auto closed = std::erase_if(each->connections, [&](const auto& entry) {
+        std::erase_if(each->connections, [&](const auto& entry) {
           if (!matches(std::as_const(*entry.second))) return false;
           abort_on_close(entry.second->socket());
           return true;
         });
-        connection_count_.fetch_sub(closed);
       });
     }
   }
@@ -310,8 +315,8 @@ class source {
         (options_.send_from_file == file_sending::automatic && !reaches_loopback(descriptor));
     static_cast<void>(close_oldest_unauthenticated(Channel::most_newcomers));
     newcomers_.emplace_back(&owner, id);
-    auto fresh = std::make_unique<watched>(Channel::accept(*shared_, std::move(socket)), by_file, staging_,
-                                           std::chrono::steady_clock::now());
+    auto fresh = std::make_unique<watched>(connection_count_, Channel::accept(*shared_, std::move(socket)),
+                                           by_file, staging_, std::chrono::steady_clock::now());
     visit(owner, [&] {
       bool is_watched = false;
       try {
@@ -319,10 +324,7 @@ class source {
         is_watched = owner.set.add(descriptor, EPOLLIN, id);
       } catch (...) {  // no memory: the reader is refused
       }
-      if (is_watched)
-        connection_count_.fetch_add(1);
-      else
-        owner.connections.erase(id);
+      if (!is_watched) owner.connections.erase(id);
     });
   }
 
@@ -346,9 +348,7 @@ class source {
         is_watched = next.set.add(socket, EPOLLOUT, id);
       } catch (...) {
       }
-      if (is_watched) return;
-      next.connections.erase(id);  // no memory: the reader is refused
-      connection_count_.fetch_sub(1);
+      if (!is_watched) next.connections.erase(id);  // no memory: the reader is refused
     });
   }
 
@@ -364,9 +364,7 @@ class source {
         closed = found != here->connections.end() && !found->second->greeted();
         if (closed) here->connections.erase(found);
       });
-      if (!closed) continue;
-      connection_count_.fetch_sub(1);
-      return true;
+      if (closed) return true;
     }
     return false;
   }
@@ -394,7 +392,6 @@ class source {
       closed = found != owner->connections.end() && found->second->last_event == oldest;
       if (closed) owner->connections.erase(found);
     });
-    if (closed) connection_count_.fetch_sub(1);
     return closed;
   }
 
@@ -418,7 +415,6 @@ class source {
     }
     if (need == connection_need::end) {
       here.connections.erase(found);
-      connection_count_.fetch_sub(1);
       return;
     }
     std::uint32_t wanted = need == connection_need::input ? EPOLLIN : EPOLLOUT;
@@ -460,10 +456,9 @@ class source {
   /// Closes connections that sent no hello in time.
   void sweep(loop& here, std::chrono::steady_clock::time_point now) noexcept {
     const std::lock_guard lock{here.mutex};
-    const auto closed = std::erase_if(here.connections, [&](const auto& entry) {
+    std::erase_if(here.connections, [&](const auto& entry) {
       return !entry.second->greeted() && now - entry.second->opened() > greeting_timeout;
     });
-    connection_count_.fetch_sub(closed);
   }
 
   const tcp_options options_;
