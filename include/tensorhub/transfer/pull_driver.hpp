@@ -65,17 +65,21 @@ struct pull_digests {
   digest_seeds seeds{};
 };
 
+/// What a session has to know of the sources. Any lane calls it, without a lock.
+struct source_events {
+  /// Asks for another source.
+  std::function<void(const source_failure&)> source_failed{};
+  /// Nothing of this source is outstanding any more.
+  std::function<void(lease_id)> source_released{};
+  /// No source has had a new chunk for a while.
+  std::function<void(const std::string&)> stalled{};
+  /// A source that has every chunk would help (pull::take_shortage).
+  std::function<void()> ran_short{};
+};
+
 class pull_driver {
  public:
-  struct callbacks {
-    /// Asks for another source. Any lane calls it, without a lock.
-    std::function<void(const source_failure&)> source_failed{};
-    /// Nothing of this source is outstanding any more. Any lane calls it, without a lock.
-    std::function<void(lease_id)> source_released{};
-    /// No source has had a new chunk for a while. Any lane calls it, without a lock.
-    std::function<void(const std::string&)> stalled{};
-    /// A source that has every chunk would help (pull::take_shortage). Any lane calls it, without a lock.
-    std::function<void()> ran_short{};
+  struct callbacks : source_events {
     /// The digest table is known, so confirmed chunks may be shown from now on. Called once, before any
     /// `confirmed`, while the driver's lock is held: it must be short and must not call the driver.
     std::function<void(std::span<const digest128>)> believed{};

@@ -45,11 +45,7 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 /// What a transfer tells its worker. Any thread of the transfer calls.
-struct transfer_events {
-  std::function<void(const source_failure&)> source_failed{};
-  std::function<void(lease_id)> source_released{};
-  std::function<void(const std::string&)> stalled{};
-  std::function<void()> ran_short{};
+struct transfer_events : source_events {
   /// These chunks are here and verified. The transfer's lock is held: this must be short and must not call
   /// it.
   std::function<void(std::span<const chunk_index>)> arrived{};

@@ -347,10 +347,7 @@ class policy_data_plane final : public data_plane {
   /// What comes per chunk goes from the driver to the control block, past the worker.
   [[nodiscard]] pull_driver::callbacks wired(const pull_order& order, transfer_events events) {
     pull_driver::callbacks out;
-    out.source_failed = std::move(events.source_failed);
-    out.source_released = std::move(events.source_released);
-    out.stalled = std::move(events.stalled);
-    out.ran_short = std::move(events.ran_short);
+    static_cast<source_events&>(out) = std::move(static_cast<source_events&>(events));
     out.believed = [this, version = order.version, epoch = order.epoch,
                     is_open = order.open](std::span<const digest128> table) {
       // A digest is shown with its chunk, or with all others when they are known to be right.

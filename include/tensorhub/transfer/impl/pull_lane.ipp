@@ -78,7 +78,7 @@ TENSORHUB_DECL pull_lane::findings pull_lane::take_findings() {
 }
 
 TENSORHUB_DECL void pull_lane::tell(const findings& found) const {
-  const pull_driver::callbacks& to = driver_->handlers_;
+  const source_events& to = driver_->handlers_;
   if (to.source_failed) {
     for (const source_failure& failure : found.failed) to.source_failed(failure);
   }
