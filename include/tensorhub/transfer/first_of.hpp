@@ -149,47 +149,20 @@ class first_of {
    public:
     [[nodiscard]] incarnation peer() const noexcept { return peer_; }
     [[nodiscard]] bool usable() const noexcept {
-      return std::visit(
-          [](const auto& part) noexcept {
-            if constexpr (std::same_as<std::remove_cvref_t<decltype(part)>, std::monostate>)
-              return false;
-            else
-              return part.usable();
-          },
-          part_);
+      return told<bool>([](const auto& part) -> decltype(part.usable()) { return part.usable(); });
     }
-    /// As the member in use says.
+    /// This and the next two: as the member in use says.
     [[nodiscard]] bool kept_by_transport() const noexcept {
-      return std::visit(
-          [](const auto& part) noexcept {
-            if constexpr (requires { part.kept_by_transport(); })
-              return part.kept_by_transport();
-            else
-              return false;
-          },
-          part_);
+      return told<bool>(
+          [](const auto& part) -> decltype(part.kept_by_transport()) { return part.kept_by_transport(); });
     }
-    /// As the member in use says.
     [[nodiscard]] std::uint64_t ordered_read_bytes() const noexcept {
-      return std::visit(
-          [](const auto& part) noexcept -> std::uint64_t {
-            if constexpr (requires { part.ordered_read_bytes(); })
-              return part.ordered_read_bytes();
-            else
-              return 0;
-          },
-          part_);
+      return told<std::uint64_t>(
+          [](const auto& part) -> decltype(part.ordered_read_bytes()) { return part.ordered_read_bytes(); });
     }
-    /// As the member in use says.
     [[nodiscard]] duration round_trip() const noexcept {
-      return std::visit(
-          [](const auto& part) noexcept -> duration {
-            if constexpr (requires { part.round_trip(); })
-              return part.round_trip();
-            else
-              return {};
-          },
-          part_);
+      return told<duration>(
+          [](const auto& part) -> decltype(part.round_trip()) { return part.round_trip(); });
     }
     /// The name of the member in use.
     [[nodiscard]] std::string_view through() const noexcept {
@@ -201,7 +174,7 @@ class first_of {
     /// only after the first read).
     [[nodiscard]] std::string why() const {
       std::string reasons = refused_;
-      const std::string own = members_own_reason();
+      const auto own = told<std::string>([](const auto& part) -> decltype(part.why()) { return part.why(); });
       if (!own.empty()) reasons += (reasons.empty() ? "" : "; ") + own;
       return std::string{through()} + (reasons.empty() ? "" : " (" + reasons + ")");
     }
@@ -210,11 +183,13 @@ class first_of {
     friend class first_of;
     friend class first_of_detail::queue<first_of, Members...>;
     explicit endpoint(incarnation peer) : peer_{peer} {}
-    [[nodiscard]] std::string members_own_reason() const {
+    /// What `ask` returns of the member's endpoint; without one, or if it has nothing to ask: `Told{}`.
+    template <typename Told, typename Ask>
+    [[nodiscard]] Told told(Ask&& ask) const {
       return std::visit(
-          [](const auto& part) -> std::string {
-            if constexpr (requires { part.why(); })
-              return part.why();
+          [&](const auto& part) -> Told {
+            if constexpr (std::invocable<Ask&, decltype(part)>)
+              return ask(part);
             else
               return {};
           },
