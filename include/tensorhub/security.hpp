@@ -78,6 +78,9 @@ void choose_group(std::size_t group, std::string& servers, std::optional<client_
 /// Whether this text has the form of a key.
 [[nodiscard]] bool is_curve_key(const std::string& text) noexcept;
 
+/// Throws `invalid_argument` if a server cannot put this key on its allow-list, or has none.
+void check_allowable(bool has_allow_list, const std::string& key);
+
 /// Makes a new random pair. Throws `system_failed` if ZeroMQ was built without CURVE.
 [[nodiscard]] curve_key_pair make_curve_keys();
 

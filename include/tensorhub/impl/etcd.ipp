@@ -41,10 +41,7 @@ TENSORHUB_DECL std::vector<model_versions> standby_candidate::versions() const {
 
 TENSORHUB_DECL void standby_candidate::allow(const std::string& key, const client_rules& rules) {
   const std::lock_guard lock{mutex_};
-  if (!options_.server.security)
-    throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
-  if (!is_curve_key(key))
-    throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
+  check_allowable(options_.server.security.has_value(), key);
   options_.server.security->allowed_clients.insert_or_assign(key, rules);
   if (server_) server_->allow(key, rules);
 }

@@ -128,9 +128,7 @@ TENSORHUB_DECL worker_options validated(worker_options options) {
   if (options.replica.empty()) refuse("replica is empty: give this replica's name");
   for (const std::string* name : {&options.model, &options.replica, &options.location.datacenter,
                                   &options.location.rack, &options.location.host, &options.location.device}) {
-    if (name->size() > limits::name_bytes)
-      throw error(errc::limit_exceeded,
-                  "a name has more than 512 bytes: " + escaped_text(std::string_view{*name}.substr(0, 64)));
+    if (name->size() > limits::name_bytes) throw error(errc::limit_exceeded, why_too_long(*name));
     if (!is_plain_text(*name))
       refuse("the name '" + escaped_text(*name) +
              "' has control characters, or is not UTF-8: choose plain text");

@@ -26,6 +26,13 @@ TENSORHUB_DECL bool is_curve_key(const std::string& text) noexcept {
   return is_one;
 }
 
+TENSORHUB_DECL void check_allowable(bool has_allow_list, const std::string& key) {
+  if (!has_allow_list)
+    throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
+  if (!is_curve_key(key))
+    throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
+}
+
 TENSORHUB_DECL curve_key_pair make_curve_keys() {
   std::array<char, curve_key_characters + 1> open{};
   std::array<char, curve_key_characters + 1> secret{};

@@ -112,9 +112,7 @@ class catalog_server::loop {
   }
 
   void allow(const std::string& key, client_rules rules) {
-    if (!guard_) throw error(errc::invalid_argument, "this server has no allow-list: it admits every client");
-    if (!is_curve_key(key))
-      throw error(errc::invalid_argument, "'" + key.substr(0, 64) + "' is no public key of 40 characters");
+    check_allowable(guard_.has_value(), key);
     guard_->allow(key, std::move(rules));
     signal_.raise();
   }

@@ -17,6 +17,7 @@
 #include "tensorhub/server_client.hpp"
 #include "tensorhub/service/client.hpp"
 #include "tensorhub/service/inquiry.hpp"
+#include "tensorhub/types/plain_text.hpp"
 #include "tensorhub/worker/results.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -49,8 +50,7 @@ struct server_client::state {
     timeout = detail::bounded(timeout);
     error_context about;
     about.model = model;
-    if (model.size() > limits::name_bytes)
-      throw error(errc::limit_exceeded, "no model has a name of more than 512 bytes: " + model.substr(0, 64));
+    if (model.size() > limits::name_bytes) throw error(errc::limit_exceeded, why_too_long(model));
     const session_ticket ticket =
         client.with([&](inquiry& core, time_point now) { return start(core, now, now + timeout); });
     auto result = results.wait(ticket, std::chrono::steady_clock::now() + timeout + answer_margin);

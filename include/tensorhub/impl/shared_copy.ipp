@@ -66,9 +66,8 @@ namespace shared_copy_detail {
 TENSORHUB_DECL any_shared_copy::any_shared_copy(worker_options options, const worker_policies& policies,
                                                 std::string name)
     : any_subscriber{std::move(options), subscriber_mode::double_buffered, policies}, name_{std::move(name)} {
-  if (!name_.empty() && name_.size() <= shared_copy_detail::copy_name_bytes) return;
-  throw failure(errc::invalid_argument, "a name of a shared copy has 1 to " +
-                                            std::to_string(shared_copy_detail::copy_name_bytes) + " bytes");
+  if (!shared_copy_detail::is_copy_name(name_))
+    throw failure(errc::invalid_argument, shared_copy_detail::why_no_copy_name());
 }
 TENSORHUB_DECL any_shared_copy::~any_shared_copy() = default;
 

@@ -29,6 +29,9 @@ namespace tensorhub::inline TENSORHUB_MODE {
 /// it is, so the result can be shown, and cannot always be read back.
 [[nodiscard]] std::string escaped_text(std::string_view text);
 
+/// What an error says of a name that has more bytes than `limits::name_bytes`, with its begin.
+[[nodiscard]] std::string why_too_long(std::string_view name);
+
 }  // namespace tensorhub::inline TENSORHUB_MODE
 
 #if defined(TENSORHUB_HEADER_ONLY)

@@ -57,6 +57,12 @@ struct copy_packet {
 
 inline constexpr std::uint64_t most_table_bytes = limits::frame_bytes + 8 * limits::tensors;
 inline constexpr std::size_t copy_name_bytes = 64;
+[[nodiscard]] inline bool is_copy_name(std::string_view name) noexcept {
+  return !name.empty() && name.size() <= copy_name_bytes;
+}
+[[nodiscard]] inline std::string why_no_copy_name() {
+  return "a name of a shared copy has 1 to " + std::to_string(copy_name_bytes) + " bytes";
+}
 
 /// Of the socket. Names are equal only if both processes mean the same: there is no random part.
 [[nodiscard]] inline std::string copy_socket_name(std::string_view name) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "tensorhub/config.hpp"
+
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL std::size_t character_bytes(std::string_view text) noexcept {
@@ -65,6 +67,11 @@ TENSORHUB_DECL std::string escaped_text(std::string_view text) {
     }
   }
   return out;
+}
+
+TENSORHUB_DECL std::string why_too_long(std::string_view name) {
+  return "a name has more than " + std::to_string(limits::name_bytes) +
+         " bytes: " + escaped_text(name.substr(0, 64));
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

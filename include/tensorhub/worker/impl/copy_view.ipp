@@ -19,10 +19,7 @@ namespace tensorhub::inline TENSORHUB_MODE::shared_copy_detail {
 
 TENSORHUB_DECL copy_view::copy_view(std::string name, clock::time_point until, const std::stop_token& stop)
     : name_{std::move(name)} {
-  if (name_.empty() || name_.size() > copy_name_bytes) {
-    throw failure(errc::invalid_argument,
-                  "a name of a shared copy has 1 to " + std::to_string(copy_name_bytes) + " bytes");
-  }
+  if (!is_copy_name(name_)) throw failure(errc::invalid_argument, why_no_copy_name());
   try {
     socket_ = connect_to(copy_socket_name(name_), "the owner of shared copy '" + name_ + "'", until);
   } catch (const error& e) {

@@ -9,6 +9,7 @@
 
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/time_left.hpp"
+#include "tensorhub/types/plain_text.hpp"
 #include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -26,9 +27,7 @@ TENSORHUB_DECL stuck_report reported(messages::stuck_reply reply) {
 }  // namespace worker_detail
 
 TENSORHUB_DECL std::vector<model_entry> worker::list(std::string model, std::chrono::milliseconds timeout) {
-  if (model.size() > limits::name_bytes)
-    throw state_->failure(errc::limit_exceeded,
-                          "no model has a name of more than 512 bytes: " + model.substr(0, 64));
+  if (model.size() > limits::name_bytes) throw state_->failure(errc::limit_exceeded, why_too_long(model));
   return state_
       ->ask(timeout, [&](session& core, time_point now,
                          time_point until) { return core.list(now, std::move(model), until); })
