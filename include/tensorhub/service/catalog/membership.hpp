@@ -151,9 +151,7 @@ class membership {
         declare_dead(*worker, "was silent for too long", verdict::silent);
     }
     for (auto& [name, model] : core_.models) {
-      std::erase_if(model.replicas, [](const auto& entry) {
-        return detail::all_of(entry.second->workers, [](const worker_state* w) { return w == nullptr; });
-      });
+      std::erase_if(model.replicas, [](const auto& entry) { return is_deserted(*entry.second); });
     }
   }
 
@@ -318,10 +316,7 @@ class membership {
   /// Its workers are declared dead, and the model is forgotten.
   void dissolve(const std::string& name) {
     std::vector<incarnation> all;
-    for (const auto& [replica_name, replica] : core_.models.at(name).replicas) {
-      for (const worker_state* worker : replica->workers)
-        if (worker != nullptr) all.push_back(worker->id);
-    }
+    for_each_worker(core_.models.at(name), [&](const worker_state& worker) { all.push_back(worker.id); });
     for (const incarnation id : all)
       declare_dead(*core_.find(id), "does not fit to the model's publisher", verdict::misfit);
   }
@@ -477,11 +472,9 @@ class membership {
     if (!std::exchange(model.before.awaited, false)) return;
     core_.retention_changed = true;
     std::vector<worker_state*> draining;
-    for (const auto& [name, replica] : model.replicas) {
-      for (worker_state* worker : replica->workers) {
-        if (worker != nullptr && worker->drain) draining.push_back(worker);
-      }
-    }
+    for_each_worker(model, [&](worker_state& worker) {
+      if (worker.drain) draining.push_back(&worker);
+    });
     for (worker_state* worker : draining) drains_.check_drained(*worker);
     core_.mark_calls(model);
   }
@@ -574,7 +567,7 @@ class membership {
     core_.lingered.erase(worker.id);
     core_.workers.erase(worker.id);
     --model.workers;
-    if (detail::all_of(replica.workers, [](const worker_state* w) { return w == nullptr; })) {
+    if (is_deserted(replica)) {
       while (!replica.open.empty()) table_.close(*replica.open.front());
       replica.dropping = false;  // a new copy may have the same name
       replica.set_aside_as.clear();

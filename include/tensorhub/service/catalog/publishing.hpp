@@ -93,11 +93,9 @@ class publishing {
   /// Decides again the unpublish requests that wait until a retained version is safe elsewhere.
   void retry_parked(model_state& model) {
     std::vector<worker_state*> parked;
-    for (const auto& [name, replica] : model.replicas) {
-      for (worker_state* worker : replica->workers) {
-        if (worker != nullptr && worker->parting.parked) parked.push_back(worker);
-      }
-    }
+    for_each_worker(model, [&](worker_state& worker) {
+      if (worker.parting.parked) parked.push_back(&worker);
+    });
     for (worker_state* worker : parked) {
       if (!retention_.may_let_go(*worker->replica, worker->parting.leaving)) continue;
       const messages::unpublish_request request = *worker->parting.parked;

@@ -325,11 +325,9 @@ class retention {
            std::is_sorted(told.pinned.begin(), told.pinned.end()) && tensorhub::is_sound(told.rollbacks);
   }
   void tell_all(const model_state& model) {
-    for (const auto& [name, replica] : model.replicas) {
-      for (const worker_state* worker : replica->workers) {
-        if (worker != nullptr) core_.send(worker->id, {}, messages::retention_push{model.keeps});
-      }
-    }
+    for_each_worker(model, [&](const worker_state& worker) {
+      core_.send(worker.id, {}, messages::retention_push{model.keeps});
+    });
   }
 
   /// A shard of this replica has not joined, although the count may say that all workers of an earlier server

@@ -526,6 +526,20 @@ struct model_state {
                                          : find_operation(*replica->second, lease.operation, lease.shard);
 }
 
+/// Nobody of this replica has joined, or all have left.
+[[nodiscard]] inline bool is_deserted(const replica_state& replica) {
+  return detail::all_of(replica.workers, [](const worker_state* worker) { return worker == nullptr; });
+}
+/// Of those that have joined, in their order; `call` lets no one join or leave.
+template <typename Call>
+void for_each_worker(const model_state& model, Call&& call) {
+  for (const auto& [name, replica] : model.replicas) {
+    for (worker_state* const worker : replica->workers) {
+      if (worker != nullptr) call(*worker);
+    }
+  }
+}
+
 /// A roll back has withdrawn this version (service/rollbacks.hpp).
 [[nodiscard]] inline bool is_void(const model_state& model, version_number version) noexcept {
   return is_void(model.keeps, version);

@@ -81,11 +81,7 @@ class stuck {
         tell_missing(*entry, model, waiter.selector, "wait()");
     }
     for (const auto& [serial, operation] : model.operations.all) look_at(model, *operation, least, out);
-    for (const auto& [name, replica] : model.replicas) {
-      for (const worker_state* worker : replica->workers) {
-        if (worker != nullptr) look_at(*worker, least, out);
-      }
-    }
+    for_each_worker(model, [&](const worker_state& worker) { look_at(worker, least, out); });
     for (const lease_id id : core_.cut_offs) {
       const lease_state& lease = core_.leases.at(id);
       const worker_state* source = core_.find(lease.source);

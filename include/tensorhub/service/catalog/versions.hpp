@@ -357,11 +357,9 @@ class versions {
 
   void announce(model_state& model, version_number version) {
     model.latest_ever = version;
-    for (const auto& [name, replica] : model.replicas) {
-      for (const worker_state* worker : replica->workers) {
-        if (worker != nullptr) core_.send(worker->id, {}, messages::version_push{version});
-      }
-    }
+    for_each_worker(model, [&](const worker_state& worker) {
+      core_.send(worker.id, {}, messages::version_push{version});
+    });
   }
 
   /// The worker is about to be offered as one that has every chunk. Another reader's call can only depend on
