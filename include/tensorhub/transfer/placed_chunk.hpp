@@ -9,7 +9,6 @@
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/layout.hpp"
-#include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 

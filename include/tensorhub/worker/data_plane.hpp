@@ -32,7 +32,6 @@
 #include "tensorhub/options.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/transfer/pull_driver.hpp"
-#include "tensorhub/transfer/pull_report.hpp"
 #include "tensorhub/transfer/registration.hpp"
 #include "tensorhub/types/digest.hpp"
 #include "tensorhub/types/ids.hpp"

@@ -12,7 +12,6 @@
 #include "tensorhub/etcd/gateway.hpp"
 #include "tensorhub/etcd/http.hpp"
 #include "tensorhub/key_files.hpp"
-#include "tensorhub/security.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 

@@ -30,12 +30,10 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/any_policies.hpp"
-#include "tensorhub/service/catalog/bounds.hpp"
 #include "tensorhub/service/catalog/dead_list.hpp"
 #include "tensorhub/service/catalog/options.hpp"
 #include "tensorhub/service/catalog/state.hpp"

@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/consistency.hpp"
-#include "tensorhub/concepts/scheduler.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/barred_readers.hpp"

@@ -16,7 +16,6 @@
 #include <string>
 #include <utility>
 
-#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"

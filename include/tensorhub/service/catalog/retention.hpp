@@ -26,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"

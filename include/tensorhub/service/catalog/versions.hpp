@@ -10,7 +10,6 @@
 #include <memory>
 #include <utility>
 
-#include "tensorhub/concepts/consistency.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/service/catalog/core.hpp"

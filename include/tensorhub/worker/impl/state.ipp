@@ -12,7 +12,6 @@
 #include <utility>
 #include <variant>
 
-#include "tensorhub/detail/random_id.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/worker/offloads.hpp"
 #include "tensorhub/worker/session_orders.hpp"

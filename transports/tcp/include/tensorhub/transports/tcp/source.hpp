@@ -47,7 +47,6 @@
 #include "tensorhub/detail/unique_socket.hpp"
 #include "tensorhub/detail/visited_mutex.hpp"
 #include "tensorhub/detail/wake_event.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/tcp/connection.hpp"
 #include "tensorhub/transports/tcp/options.hpp"
 #include "tensorhub/transports/tcp/region_table.hpp"

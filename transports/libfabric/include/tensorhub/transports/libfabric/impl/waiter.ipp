@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/waiter.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {

@@ -12,7 +12,6 @@
 #include "tensorhub/detail/unique_fd.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
-#include "tensorhub/transports/same_host/machine.hpp"
 #include "tensorhub/transports/same_host/source.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
