@@ -105,6 +105,8 @@ struct worker_state {
                                              version_number version = {},
                                              const error_context& known = {}) const;
   [[nodiscard]] TENSORHUB_DECL error failure(const messages::status& outcome, version_number version) const;
+  /// A line of the log that names this worker.
+  [[nodiscard]] TENSORHUB_DECL log_line line(log_level level, std::string text) const;
 
   const worker_options options;
   const worker_role role;

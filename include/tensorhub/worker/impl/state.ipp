@@ -207,6 +207,15 @@ TENSORHUB_DECL error worker_state::failure(const messages::status& outcome, vers
   return failure(code, outcome.sentence + (why.empty() ? "" : " (" + why + ")"), version);
 }
 
+TENSORHUB_DECL log_line worker_state::line(log_level level, std::string text) const {
+  log_line out{level, std::move(text), {}};
+  out.about.model = options.model;
+  out.about.replica = options.replica;
+  out.about.shard = options.shard.index;
+  out.about.worker = self;
+  return out;
+}
+
 // ---- the session's actions
 
 TENSORHUB_DECL void worker_state::after_step(session& core) {
@@ -226,9 +235,9 @@ TENSORHUB_DECL void worker_state::after_step(session& core) {
 }
 
 TENSORHUB_DECL void worker_state::log_transport() {
-  for (log_line& line : data->lines_to_log(clock.now())) {
-    line.about.worker = self;
-    options.log(line);
+  for (log_line& each : data->lines_to_log(clock.now())) {
+    each.about.worker = self;
+    options.log(each);
   }
 }
 
@@ -237,12 +246,9 @@ TENSORHUB_DECL void worker_state::log_silence(const session& core) {
   if (is_silent == server_is_silent || !core.joined()) return;
   server_is_silent = is_silent;
   const std::string server = "the reference server at " + options.server;
-  log_line line{is_silent ? log_level::warning : log_level::info,
-                is_silent ? server + " is silent: versions stay readable, and calls wait for the server"
-                          : server + " answers again",
-                {.model = options.model, .replica = options.replica, .shard = options.shard.index}};
-  line.about.worker = self;
-  options.log(line);
+  options.log(is_silent ? line(log_level::warning, server + " is silent: versions stay readable, and calls "
+                                                            "wait for the server")
+                        : line(log_level::info, server + " answers again"));
 }
 
 TENSORHUB_DECL void worker_state::go_on(session& core) {
@@ -252,12 +258,9 @@ TENSORHUB_DECL void worker_state::go_on(session& core) {
   if (!options.log) return;
   const std::string holds =
       core.held() ? "version " + to_string(core.held()->version) : std::string{"no version"};
-  log_line line{log_level::warning,
-                "the server has declared " + options.model + "/" + options.replica + ", shard " +
-                    to_string(options.shard) + ", dead: it joins again by itself, and holds " + holds,
-                {.model = options.model, .replica = options.replica, .shard = options.shard.index}};
-  line.about.worker = next.id;
-  options.log(line);
+  options.log(line(log_level::warning, "the server has declared " + options.model + "/" + options.replica +
+                                           ", shard " + to_string(options.shard) +
+                                           ", dead: it joins again by itself, and holds " + holds));
 }
 
 TENSORHUB_DECL void worker_state::carry_out(session& core, session_action& action) {

@@ -44,11 +44,7 @@ namespace worker_detail {
 /// A source that was given up, for the log.
 [[nodiscard]] TENSORHUB_DECL log_line line_of(const worker_state& reader, version_number version,
                                               const source_failure& lost) {
-  log_line out{log_level::warning, "gave up a source: " + lost.detail, {}};
-  out.about.model = reader.options.model;
-  out.about.replica = reader.options.replica;
-  out.about.shard = reader.options.shard.index;
-  out.about.worker = reader.self;
+  log_line out = reader.line(log_level::warning, "gave up a source: " + lost.detail);
   out.about.peer = lost.holder;
   out.about.version = version;
   out.about.lease = lost.lease;
