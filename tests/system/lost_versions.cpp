@@ -3,9 +3,12 @@
 
 #include <doctest/doctest.h>
 
+#include <csignal>
 #include <memory>
+#include <string>
 
 #include "hub.hpp"
+#include "support/child_process.hpp"
 
 using namespace system_tests;
 using tensorhub::snapshot;
@@ -116,4 +119,30 @@ TEST_CASE("lost: what an update overwrites, in place or by an install") {
     reader.worker.stage(exactly(2), 20s);
     CHECK(reader.worker.install(20s).lost);
   }
+}
+
+TEST_CASE(
+    "lost: not a copy in host memory whose process was only stopped until all of it was declared dead") {
+  const processes::child_process holder{[](processes::channel& line) {  // forked before there are threads
+    trainer source{who(line.hear(), "trainer-0"), few_words};
+    source.publish(1);
+    source.worker.retain(1);
+    source.worker.unpublish();
+    line.say(source.worker.offloaded_bytes() > 0 ? "kept" : "not kept");
+    static_cast<void>(line.hear());
+  }};
+  tensorhub::reference_server_options how;
+  how.catalog.heartbeat_interval = 100ms;
+  how.catalog.worker_timeout = 1s;
+  const hub::reference_server server{how};
+  holder.line().say(server.address());
+  REQUIRE(holder.line().hear() == "kept");
+  tensorhub::server_client asking{{.server = server.address()}};
+  holder.signal(SIGSTOP);
+  CHECK(comes_true(
+      [&] { return code_of([&] { static_cast<void>(asking.list("policy", 5s)); }) == errc::not_found; }));
+  holder.signal(SIGCONT);
+  rollout reader{who(server.address(), "rollout-0"), few_words};
+  CHECK(code_of([&] { static_cast<void>(reader.worker.update(tensorhub::exactly(1), 30s)); }) == errc::ok);
+  CHECK(reader.memory.holds(1));
 }

@@ -235,7 +235,7 @@ TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::strin
                                     bool calls_beside) {
   static constexpr std::chrono::milliseconds look_interval{200};
   std::optional<update_handle> call;
-  // A holder that was declared dead serves nobody: its memory is given back, and the server may order again.
+  // A holder that the server has replaced or refused serves nobody: its memory is given back.
   std::unique_lock lock{mutex_, std::defer_lock};
   while (holder.held_version() == self.version.number()) {
     if (calls_beside && (!call || call->done())) calls_beside = !call_beside(self, holder, call);

@@ -93,8 +93,7 @@ TENSORHUB_DECL session_options worker_state::told_to_session(const worker_polici
   out.integrity = data->integrity_name();
   out.address = data->address();
   out.capability_key = data->capability_key();
-  // A copy kept for others is given back instead, and the server may order it again.
-  out.renewable = data->renewable() && !role.temporary;
+  out.renewable = data->renewable();
   out.revokes_cheaply = data->revokes_cheaply();
   return out;
 }
