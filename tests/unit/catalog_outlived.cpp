@@ -1,6 +1,9 @@
 /// \file catalog_outlived.cpp
 /// A model whose workers have all been declared dead, while the server ran on: what comes back afterwards.
 
+#include <memory>
+#include <string>
+
 #include "catalog_driver.hpp"
 
 using namespace catalog_test;
@@ -114,6 +117,23 @@ TEST_CASE("catalog: those that were cut off go on where they were, in whatever o
     CHECK(s.server.publish(trainer, in_line(4, 1)).code == errc::version_conflict);
   }
   CHECK(s.server.publish(trainer, in_line(6, 1)).ok());
+}
+
+TEST_CASE("catalog: the first reader after all were cut off does not decide what the model looks like") {
+  scene s;
+  s.cut_off();
+  client_rules trains{"trainers"}, reads{"rollouts"};
+  trains.may = right::publish | right::serve;
+  reads.may = right::read;
+  s.server.clients[{11}] = {"a", std::make_shared<const client_rules>(trains)};
+  s.server.clients[{20}] = {"b", std::make_shared<const client_rules>(reads)};
+  auto misfit = s.server.join_message("rollout-9");
+  driver<>::set_layout(misfit, layout{{{"wq", dtype::f32, {9}}}, 64});
+  REQUIRE(s.server.ask<messages::join_reply>({20}, misfit).result.ok());
+  const incarnation trainer = s.return_as(11, "trainer", fifth);
+  CHECK(s.server.core.knows(trainer));
+  CHECK_FALSE(s.server.core.knows({20}));
+  CHECK(s.server.publish(trainer, 4).code == errc::version_conflict);
 }
 
 TEST_CASE("catalog: a model whose workers have all left is forgotten") {

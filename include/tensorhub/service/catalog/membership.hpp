@@ -286,7 +286,8 @@ class membership {
     if (found == core_.models.end()) return false;
     const model_state& model = found->second;
     const bool is_known = core_.recovering() && join.before.server;
-    if (!is_known && (model.before.awaited || model.latest_seen || !model.versions.empty())) return false;
+    const bool has_versions = !model.versions.empty() || (model.latest_seen && !model.was_cut_off);
+    if (!is_known && (model.before.awaited || has_versions)) return false;
     const auto may_publish = [](const worker_state* w) { return w != nullptr && w->access.may_publish; };
     return detail::none_of(model.replicas, [&](const auto& entry) {
       return detail::any_of(entry.second->workers, may_publish);
