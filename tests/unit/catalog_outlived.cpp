@@ -57,7 +57,8 @@ struct scene {
   }
   /// From whom a newcomer reads this version; zero: from nobody.
   incarnation source_of(version_number version) {
-    const incarnation reader = server.join(next_++, "newcomer-" + std::to_string(next_));
+    ++next_;
+    const incarnation reader = server.join(next_, "newcomer-" + std::to_string(next_));
     const auto reply = server.answer<messages::update_reply>(
         reader, server.update(reader, exactly(version_number{version.value})));
     return reply && !reply->sources.empty() ? reply->sources.front().source : incarnation{};
@@ -145,7 +146,7 @@ TEST_CASE("catalog: a model whose workers have all left is forgotten") {
 
 TEST_CASE("catalog: only so many models outlive their workers") {
   driver server;
-  for (std::uint64_t i = 1; i <= catalog_detail::most_outlived + 2; ++i) {
+  for (std::uint64_t i = 1; i <= catalog_detail::outlived_models::most + 2; ++i) {
     auto join = server.join_message("trainer");
     join.model = "m" + std::to_string(i);
     REQUIRE(server.ask<messages::join_reply>(incarnation{i}, std::move(join)).result.ok());
@@ -159,7 +160,7 @@ TEST_CASE("catalog: only so many models outlive their workers") {
     return server.publish({id}, 1).code;
   };
   std::size_t forgotten = 0;
-  for (std::uint64_t i = 1; i <= catalog_detail::most_outlived + 2; ++i)
+  for (std::uint64_t i = 1; i <= catalog_detail::outlived_models::most + 2; ++i)
     forgotten += first_of(1000 + i, i) == errc::ok ? 1 : 0;
   CHECK(forgotten == 2);
 }

@@ -36,6 +36,7 @@
 #include "tensorhub/service/any_policies.hpp"
 #include "tensorhub/service/catalog/dead_list.hpp"
 #include "tensorhub/service/catalog/options.hpp"
+#include "tensorhub/service/catalog/outlived_models.hpp"
 #include "tensorhub/service/catalog/state.hpp"
 #include "tensorhub/service/catalog/tally.hpp"
 #include "tensorhub/service/envelope.hpp"
@@ -62,14 +63,12 @@ struct fresh_sources {
 /// While a shard that has not called holds up a holder, another source for it is sought so often.
 inline constexpr std::chrono::milliseconds moves_again_after{200};
 
-/// Models without workers are kept until there are more of them.
-inline constexpr std::size_t most_outlived = 256;
-
 /// Events whose output is taken together.
 struct batch_state {
   bool in_event = false;               ///< an event has begun, and not ended
   bool runs = false;                   ///< more events may follow before that
   std::vector<fresh_sources> fresh{};  ///< hungry readers are given them when the output is taken
+  std::string refused{};               ///< the last transition that was not made
   bool is_heard_again = false;  ///< of a worker; what waits for that is looked at when the output is taken
 };
 
@@ -81,8 +80,7 @@ struct core {
   time_point recovers_until = time_point::never();  ///< never: no event has happened yet
 
   std::map<std::string, model_state> models{};
-  std::map<std::string, outlived_model> outlived{};  ///< by name; not of those in `models`
-  std::uint64_t outlived_order = 0;
+  outlived_models outlived{};  ///< none of those in `models`
   std::unordered_map<incarnation, std::unique_ptr<worker_state>> workers{};
   std::unordered_map<lease_id, lease_state> leases{};  ///< looked up much more often than iterated
   std::set<lease_id> cut_offs{};                       ///< leases that wait for their source's confirmation
@@ -96,8 +94,6 @@ struct core {
   std::vector<std::pair<incarnation, verdict>> condemned{};  ///< found out during this event
 
   batch_state batch{};
-
-  std::string refused{};  ///< the last transition that was not made
 
   std::vector<outgoing> output{};
   std::vector<log_line> log_lines{};
@@ -133,24 +129,18 @@ struct core {
     model.name = name;
     model.shards = shards;
     model.layouts.resize(shards);
-    const auto kept = outlived.find(name);
-    if (kept == outlived.end()) return model;
-    model.latest_seen = kept->second.latest_seen;
-    model.latest_ever = kept->second.latest_ever;
-    model.keeps = std::move(kept->second.keeps);
-    model.was_cut_off = model.is_resumed = true;
-    outlived.erase(kept);
+    if (auto kept = outlived.take(name)) {
+      model.latest_seen = kept->latest_seen;
+      model.latest_ever = kept->latest_ever;
+      model.keeps = std::move(kept->keeps);
+      model.before.missing = missing_workers::all;
+    }
     return model;
   }
   /// Pre-condition: it has no workers.
   void close_model(model_state& model) {
-    if (model.was_cut_off && model.latest_seen) {
-      if (outlived.size() == most_outlived)
-        outlived.erase(std::min_element(outlived.begin(), outlived.end(), [](const auto& a, const auto& b) {
-          return a.second.order < b.second.order;
-        }));
-      outlived[model.name] = {++outlived_order, model.latest_seen, model.latest_ever, std::move(model.keeps)};
-    }
+    if (model.before.missing != missing_workers::none && model.latest_seen)
+      outlived.keep(model.name, {0, model.latest_seen, model.latest_ever, std::move(model.keeps)});
     models.erase(std::string{model.name});
   }
 
@@ -240,8 +230,8 @@ struct core {
       state = next;
       return;
     }
-    refused = std::string{name_of(state)} + " -> " + std::string{name_of(next)};
-    log(log_level::error, "a fault of the catalog: it has no transition " + refused);
+    batch.refused = std::string{name_of(state)} + " -> " + std::string{name_of(next)};
+    log(log_level::error, "a fault of the catalog: it has no transition " + batch.refused);
   }
 
   template <typename Records>

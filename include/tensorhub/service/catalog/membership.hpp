@@ -286,7 +286,8 @@ class membership {
     if (found == core_.models.end()) return false;
     const model_state& model = found->second;
     const bool is_known = core_.recovering() && join.before.server;
-    const bool has_versions = !model.versions.empty() || (model.latest_seen && !model.was_cut_off);
+    const bool is_held = model.before.missing == missing_workers::none && model.latest_seen;
+    const bool has_versions = is_held || !model.versions.empty();
     if (!is_known && (model.before.awaited || has_versions)) return false;
     const auto may_publish = [](const worker_state* w) { return w != nullptr && w->access.may_publish; };
     return detail::none_of(model.replicas, [&](const auto& entry) {
@@ -415,7 +416,8 @@ class membership {
     worker.past.ended_well = join.before.ended_well;
     const bool is_known = !is_new(join);
     worker.past.was_elsewhere = is_known;
-    if (is_known) model.is_resumed = false;
+    if (is_known && model.before.missing == missing_workers::all)
+      model.before.missing = missing_workers::some;
     for (const incarnation reader : join.before.barred) bar(worker.past.barred, reader);
     model.before.awaited = model.before.awaited || is_known;
     if (is_known && join.before.server != core_.epoch)
@@ -520,7 +522,8 @@ class membership {
        : found == verdict::unruly || found == verdict::lingering ? seen.workers_unruly
                                                                  : seen.workers_dead);
     dead_.insert(worker.id, found);
-    if (may_return(found)) worker.model->was_cut_off = true;
+    missing_workers& missing = worker.model->before.missing;
+    if (may_return(found)) missing = std::max(missing, missing_workers::some);
     const incarnation id = worker.id;
     remove(worker, {errc::group_failed, sentence}, false);
     send_goodbye(id, reason_of(found));

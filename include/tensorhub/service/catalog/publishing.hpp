@@ -222,17 +222,24 @@ class publishing {
     return {};
   }
 
+  /// The first publish since the model had no workers, of which none has come back: a trainer that counts
+  /// anew begins a new line, so that what those still hold is never taken for its versions.
+  [[nodiscard]] messages::status begin_line(const worker_state& worker, version_number version) {
+    model_state& model = *worker.model;
+    if (model.before.missing != missing_workers::all || !version) return {};
+    model.before.missing = missing_workers::some;
+    if (version > model.latest_seen) return {};
+    return retention_.change(model, nullptr, {.roll_back_to = version_number{version.value - 1}},
+                             who(worker));
+  }
+
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,
                                          operation_counter& counter) {
     messages::reference held = request.held;
     if (held.open) held.root = {};
     const version_number version = held.version;
     model_state& model = *worker.model;
-    if (std::exchange(model.is_resumed, false) && version && version <= model.latest_seen) {
-      const version_number before{version.value - 1};
-      const auto begun = retention_.change(model, nullptr, {.roll_back_to = before}, who(worker));
-      if (!begun.ok()) return begun;
-    }
+    if (const auto begun = begin_line(worker, version); !begun.ok()) return begun;
     if (const auto checked = check_publish(worker, held); !checked.ok()) return checked;
     const bool is_shown =
         worker.shows_open() && worker.held->version == version && worker.held->epoch == request.held.epoch;

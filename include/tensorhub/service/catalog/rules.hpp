@@ -26,7 +26,8 @@ class rule_check {
 
   /// The first rule that is broken; empty: none.
   [[nodiscard]] std::string run() {
-    expect(core_.refused.empty(), "every transition is in its table", [&] { return core_.refused; });
+    expect(core_.batch.refused.empty(), "every transition is in its table",
+           [&] { return core_.batch.refused; });
     expect(core_.unsettled.empty() && core_.condemned.empty(), "an event ends when all is settled",
            [] { return std::string{"some workers are not"}; });
     for (const auto& [id, worker] : core_.workers) check_worker(*worker);

@@ -407,22 +407,19 @@ struct unsettled_state {
       sources{};  ///< versions and shards that have a new source
 };
 
-/// What a server learns of those before it, from workers that come back.
+/// Of the workers that were declared dead, which may only have been cut off. `all`: there was a time without
+/// workers, and none has come back since, so a trainer that counts anew begins a new line.
+enum class missing_workers : std::uint8_t { none, some, all };
+
+/// What a server learns from workers that come back, of servers before it, or of the time before it lost
+/// them.
 struct predecessor_state {
   bool awaited = false;       ///< an earlier server knew this model, and not all of its workers may be back
   version_number latest{};    ///< highest that a worker knows from an earlier server
   std::uint64_t term = 0;     ///< the highest term of a server that a worker comes from
   std::uint32_t workers = 0;  ///< workers of the model at an earlier server, as far as is known
   std::uint32_t back = 0;     ///< those that have joined this server, of that term's
-};
-
-/// What a server keeps of a model when its last worker is gone. Workers that were declared dead may only have
-/// been cut off, and come back with versions that must not be taken for others.
-struct outlived_model {
-  std::uint64_t order = 0;  ///< of these, in which they were kept
-  version_number latest_seen{};
-  version_number latest_ever{};
-  messages::retention keeps{};
+  missing_workers missing = missing_workers::none;  ///< of this server's own
 };
 
 struct model_state {
@@ -436,9 +433,6 @@ struct model_state {
   version_number latest_ever{};  ///< highest that was ever complete
   std::uint32_t workers = 0;
   predecessor_state before{};
-  bool was_cut_off = false;  ///< a worker that was declared dead may come back
-  /// Its workers were gone, and none has come back: a trainer that counts anew begins a new line.
-  bool is_resumed = false;
   messages::retention keeps{};
   recovered_retention meanwhile{};
   bool has_void = false;  ///< what a roll back has made void may be shown, or in use, still

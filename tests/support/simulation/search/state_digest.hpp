@@ -240,7 +240,7 @@ class state_digest {
   void fold(const catalog& server) {
     const auto& core = (server.*std::get<0>(reach(open_state::catalog_core{})))();
     fold_members(server, open_state::catalog_timers{});
-    add(core.epoch, core.recovers_until, core.models, core.outlived);
+    add(core.epoch, core.recovers_until, core.models, core.outlived.all());
     fold_by_key(core.workers);
     fold_by_key(core.leases);
     add(core.cut_offs, core.sourceless, core.retention_changed, core.suspects, core.lingered);
@@ -343,18 +343,18 @@ class state_digest {
     add(waiter.worker, waiter.sequence, waiter.selector, waiter.deadline);
   }
   void fold(const catalog_detail::predecessor_state& before) {
-    add(before.awaited, before.latest, before.term, before.workers, before.back);
+    add(before.awaited, before.latest, before.term, before.workers, before.back, before.missing);
   }
   void fold(const catalog_detail::outlived_model& model) {
-    add(model.latest_seen, model.latest_ever, model.keeps);  // `order` decides only if there are very many
+    add(model.latest_seen, model.latest_ever, model.keeps);  // `turn` decides only if there are very many
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,
-                 before, was_cut_off, is_resumed, keeps, meanwhile, has_void, handovers, temporaries,
-                 waits_to_let_go, lost, waiters, operations, unsettled] = model;
+                 before, keeps, meanwhile, has_void, handovers, temporaries, waits_to_let_go, lost, waiters,
+                 operations, unsettled] = model;
     static_cast<void>(std::tie(shards, layouts, layout_bytes, unsettled));  // it is empty between events
-    add(name, versions, replicas, latest_seen, latest_ever, workers, before, was_cut_off, is_resumed, keeps,
-        meanwhile, has_void, handovers, temporaries, waits_to_let_go, lost, waiters, operations);
+    add(name, versions, replicas, latest_seen, latest_ever, workers, before, keeps, meanwhile, has_void,
+        handovers, temporaries, waits_to_let_go, lost, waiters, operations);
   }
   /// The numbers themselves grow with the history; their order decides. `users` follows from the operations.
   void fold(const catalog_detail::open_operations& open) {
