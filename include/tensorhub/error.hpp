@@ -77,6 +77,12 @@ class error : public std::runtime_error {
   error_context context_;
 };
 
+/// A transport cannot listen at the address and port that its options name.
+class listen_error : public error {
+ public:
+  using error::error;
+};
+
 }  // namespace tensorhub::inline TENSORHUB_MODE
 
 #if defined(TENSORHUB_HEADER_ONLY)

@@ -15,7 +15,10 @@ namespace fs = std::filesystem;
 
 class sys_tree {
  public:
-  sys_tree() { fs::create_directories(root_ / "bus/pci/devices"); }
+  sys_tree() {
+    fs::remove_all(root_);  // of a killed process that had the same number
+    fs::create_directories(root_ / "bus/pci/devices");
+  }
   ~sys_tree() { fs::remove_all(root_); }
   sys_tree(const sys_tree&) = delete;
   sys_tree& operator=(const sys_tree&) = delete;

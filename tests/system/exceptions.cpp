@@ -174,7 +174,7 @@ TEST_CASE("no memory for a leave: the worker has not left, and a later leave wit
     source.publish(1);
     try {
       const with_few_allocations few{left};
-      source.worker.leave(500ms);
+      source.worker.leave(100ms);
       has_thrown = false;
     } catch (const std::bad_alloc&) {
     }

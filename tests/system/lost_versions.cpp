@@ -8,6 +8,7 @@
 #include <string>
 
 #include "hub.hpp"
+#include "near_hub.hpp"
 #include "support/child_process.hpp"
 
 using namespace system_tests;
@@ -121,10 +122,14 @@ TEST_CASE("lost: what an update overwrites, in place or by an install") {
   }
 }
 
-TEST_CASE(
-    "lost: not a copy in host memory whose process was only stopped until all of it was declared dead") {
+namespace {
+
+/// Whether the only copy of a version can be read again after its process was stopped until all of it was
+/// declared dead.
+template <typename Hub, typename Trainer, typename Rollout>
+void stop_the_holder() {
   const processes::child_process holder{[](processes::channel& line) {  // forked before there are threads
-    trainer source{who(line.hear(), "trainer-0"), few_words};
+    Trainer source{who(line.hear(), "trainer-0"), few_words};
     source.publish(1);
     source.worker.retain(1);
     source.worker.unpublish();
@@ -134,15 +139,28 @@ TEST_CASE(
   tensorhub::reference_server_options how;
   how.catalog.heartbeat_interval = 100ms;
   how.catalog.worker_timeout = 1s;
-  const hub::reference_server server{how};
+  const typename Hub::reference_server server{how};
   holder.line().say(server.address());
   REQUIRE(holder.line().hear() == "kept");
   tensorhub::server_client asking{{.server = server.address()}};
+  const auto is_gone = [&] {
+    return code_of([&] { static_cast<void>(asking.list("policy", 5s)); }) == errc::not_found;
+  };
   holder.signal(SIGSTOP);
-  CHECK(comes_true(
-      [&] { return code_of([&] { static_cast<void>(asking.list("policy", 5s)); }) == errc::not_found; }));
+  CHECK(comes_true(is_gone));
   holder.signal(SIGCONT);
-  rollout reader{who(server.address(), "rollout-0"), few_words};
+  Rollout reader{who(server.address(), "rollout-0"), few_words};
   CHECK(code_of([&] { static_cast<void>(reader.worker.update(tensorhub::exactly(1), 30s)); }) == errc::ok);
   CHECK(reader.memory.holds(1));
+}
+
+}  // namespace
+
+TEST_CASE("lost: not a copy in host memory whose process was only stopped") {
+  SUBCASE("tcp") {
+    stop_the_holder<hub, trainer, rollout>();
+  }
+  SUBCASE("first_of, whose readers take time to cut off") {
+    stop_the_holder<near_hub, member<near_hub::publisher>, member<near_hub::subscriber>>();
+  }
 }

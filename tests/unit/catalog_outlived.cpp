@@ -120,6 +120,18 @@ TEST_CASE("catalog: those that were cut off go on where they were, in whatever o
   CHECK(s.server.publish(trainer, in_line(6, 1)).ok());
 }
 
+TEST_CASE("catalog: what all had that were cut off is no version that newcomers are told of") {
+  scene s;
+  s.cut_off();
+  const auto joined = s.server.ask<messages::join_reply>(incarnation{20}, s.server.join_message("rollout-9"));
+  CHECK(joined.result.ok());
+  CHECK(joined.latest == version_number{});
+  const auto asked = s.server.update({20}, exactly(fifth), 5000ms);
+  CHECK_FALSE(s.server.answer<messages::update_reply>({20}, asked).has_value());
+  const incarnation rollout = s.return_as(12, "rollout-0", fifth);
+  CHECK(s.server.sources_of({20}, asked).front().source == rollout);
+}
+
 TEST_CASE("catalog: the first reader after all were cut off does not decide what the model looks like") {
   scene s;
   s.cut_off();

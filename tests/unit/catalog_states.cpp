@@ -40,10 +40,10 @@ TEST_CASE("catalog states: a transition that its table lacks is not made, and is
   catalog_detail::core faulty;
   auto life = liveness::gone;
   faulty.move_to(life, liveness::gone);  // no transition
-  CHECK(faulty.refused.empty());
+  CHECK(faulty.batch.refused.empty());
   faulty.move_to(life, liveness::heard);
   CHECK(life == liveness::gone);
-  CHECK(faulty.refused == "gone -> heard");
+  CHECK(faulty.batch.refused == "gone -> heard");
   CHECK(faulty.log_lines.size() == 1);
   CHECK(rule_check{faulty, {8, 4}}.run() == "every transition is in its table: gone -> heard");
 }

@@ -67,7 +67,9 @@ class session : public session_detail::operations {
 
   /// The session has ended because the server did not hear from it in time, and its process may go on as
   /// another incarnation.
-  [[nodiscard]] bool may_return() const noexcept { return fatal_ && returns_ && !is_revoking(); }
+  [[nodiscard]] bool may_return() const noexcept { return is_returning() && !is_revoking(); }
+  /// The session goes on as another incarnation, now or when its readers are cut off.
+  [[nodiscard]] bool is_returning() const noexcept { return fatal_ && returns_; }
   /// The session that goes on as `self`; it joins by itself. Tickets and request numbers continue. `memory`:
   /// the worker's, if its control block shows `kept()` at `epoch()`; else nothing is held.
   /// Pre-condition: `may_return()`; the transport says `self` from now on.

@@ -416,7 +416,8 @@ class first_of {
       place_.members.push_back({I, slot->address().text});
     } catch (const error& e) {
       slot.reset();
-      if (has_fixed_port(std::get<I>(options_.members))) throw;  // whose firewall is set for it
+      const bool cannot_listen = dynamic_cast<const listen_error*>(&e) != nullptr;
+      if (cannot_listen && has_fixed_port(std::get<I>(options_.members))) throw;  // a firewall is set for it
       refusals_.add(member<I>::name, e.what());
     }
   }

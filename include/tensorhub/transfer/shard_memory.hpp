@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -75,9 +76,10 @@ class shard_memory final : public shard_tensors {
     }
     if (changed.empty()) return;
     std::vector<region_type> made = transport_->register_memory(ranges, region_access::both);
+    const std::lock_guard lock{revocation_};
     for (std::size_t i = 0; i < changed.size(); ++i) {
       identities_[changed[i]] = identity_of(made[i]);
-      regions_[changed[i]] = std::move(made[i]);
+      std::swap(regions_[changed[i]], made[i]);  // the old ones end without the lock
     }
   }
 
@@ -100,8 +102,9 @@ class shard_memory final : public shard_tensors {
     return region;
   }
 
-  /// Invalidates all keys described so far.
+  /// Invalidates all keys described so far. Any thread.
   void revoke_all() noexcept {
+    const std::lock_guard lock{revocation_};
     for (region_type& region : regions_) transport_->revoke(region);
   }
 
@@ -158,6 +161,7 @@ class shard_memory final : public shard_tensors {
   Transport* transport_;
   Memory space_;
   std::optional<packed_memory> packed_;
+  std::mutex revocation_;  ///< of the regions, which may run while they are registered anew
   std::vector<region_type> regions_;
   std::vector<std::uint64_t> identities_;  ///< of the regions' memory, when they were registered
 };

@@ -43,13 +43,14 @@ template <typename Options>
   return options;
 }
 
-/// The same options with a PCI device for the network adapter to be near, where the user has named none.
-/// `ask()` returns its address; it is called for transports that have adapters.
+/// The same options with a PCI device for the network adapter to be near, where the user has named none, and
+/// no fixed port, at which all workers of the process share one transport. `ask()` returns its address; it is
+/// called for transports that have adapters.
 template <typename Options, typename Ask>
 [[nodiscard]] Options near_to(Options options, const Ask& ask) {
   visit_options(options, [&ask](auto& each) {
     if constexpr (requires { each.near_device = ask(); }) {
-      if (each.near_device.empty()) each.near_device = ask();
+      if (each.near_device.empty() && !has_fixed_port(each)) each.near_device = ask();
     }
   });
   return options;

@@ -156,9 +156,11 @@ class policy_data_plane final : public data_plane {
   [[nodiscard]] bool copies_cannot_fail() const noexcept override { return Memory::host_accessible; }
 
   [[nodiscard]] transport_address address() const override {
-    const auto places = memory_.shard().places();
-    if constexpr (requires { transport_.address_of(*places.front().region); })
-      if (!places.empty()) return transport_.address_of(*places.front().region);
+    if constexpr (composed_transport<Transport>) {
+      const auto places = memory_.shard().places();
+      const auto regions = memory_.shard().regions();
+      if (!places.empty() && !regions.empty()) return transport_.address_of(regions[places.front().region]);
+    }
     return transport_.address();
   }
   [[nodiscard]] const std::string& capability_key() const noexcept override {

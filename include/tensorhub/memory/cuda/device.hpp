@@ -296,9 +296,12 @@ class cuda_device final : public device_access {
                            (attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
     if (is_visible_to_all || !can_flush) return;
-    const detail::cuda_scope scope{*cuda_, context_};
-    static_cast<void>(cuda_->flush_remote_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-                                                 CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
+    try {
+      const detail::cuda_scope scope{*cuda_, context()};
+      static_cast<void>(cuda_->flush_remote_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                                   CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
+    } catch (...) {  // a device without a context cannot be used
+    }
   }
 
   // ---- for memory/cuda.hpp and the lanes ----------------------------------------------------------------

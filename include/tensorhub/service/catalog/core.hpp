@@ -131,7 +131,6 @@ struct core {
     model.layouts.resize(shards);
     if (auto kept = outlived.take(name)) {
       model.latest_seen = kept->latest_seen;
-      model.latest_ever = kept->latest_ever;
       model.keeps = std::move(kept->keeps);
       model.before.missing = missing_workers::all;
     }
@@ -140,7 +139,7 @@ struct core {
   /// Pre-condition: it has no workers.
   void close_model(model_state& model) {
     if (model.before.missing != missing_workers::none && model.latest_seen)
-      outlived.keep(model.name, {0, model.latest_seen, model.latest_ever, std::move(model.keeps)});
+      outlived.keep(model.name, {0, model.latest_seen, std::move(model.keeps)});
     models.erase(std::string{model.name});
   }
 

@@ -20,9 +20,8 @@
 namespace tensorhub::inline TENSORHUB_MODE::catalog_detail {
 
 struct outlived_model {
-  std::uint64_t turn = 0;  ///< of those that are kept, the lowest goes first
-  version_number latest_seen{};
-  version_number latest_ever{};
+  std::uint64_t turn = 0;        ///< of those that are kept, the lowest goes first
+  version_number latest_seen{};  ///< what is available is for those that come back to say
   messages::retention keeps{};
 };
 

@@ -229,8 +229,10 @@ class publishing {
     if (model.before.missing != missing_workers::all || !version) return {};
     model.before.missing = missing_workers::some;
     if (version > model.latest_seen) return {};
-    return retention_.change(model, nullptr, {.roll_back_to = version_number{version.value - 1}},
-                             who(worker));
+    messages::retain_request anew;
+    anew.keep_latest = 0;
+    anew.roll_back_to = version_number{version.value - 1};
+    return retention_.change(model, nullptr, anew, who(worker));
   }
 
   [[nodiscard]] messages::status publish(worker_state& worker, const messages::publish_request& request,

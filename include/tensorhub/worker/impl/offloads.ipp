@@ -237,7 +237,10 @@ TENSORHUB_DECL void offloads::serve(kept& self, worker& holder, const std::strin
   std::optional<update_handle> call;
   // A holder that the server has replaced or refused serves nobody: its memory is given back.
   std::unique_lock lock{mutex_, std::defer_lock};
-  while (holder.held_version() == self.version.number()) {
+  const auto is_returning = [&] {
+    return holder.state_->client.with([](const session& core, time_point) { return core.is_returning(); });
+  };
+  while (holder.held_version() == self.version.number() || is_returning()) {
     if (calls_beside && (!call || call->done())) calls_beside = !call_beside(self, holder, call);
     lock.lock();
     changed_.wait_for(lock, look_interval, [&] { return self.over; });

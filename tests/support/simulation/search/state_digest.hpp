@@ -346,7 +346,7 @@ class state_digest {
     add(before.awaited, before.latest, before.term, before.workers, before.back, before.missing);
   }
   void fold(const catalog_detail::outlived_model& model) {
-    add(model.latest_seen, model.latest_ever, model.keeps);  // `turn` decides only if there are very many
+    add(model.latest_seen, model.keeps);  // `turn` decides only if there are very many
   }
   void fold(const catalog_detail::model_state& model) {
     const auto& [name, shards, layouts, layout_bytes, versions, replicas, latest_seen, latest_ever, workers,

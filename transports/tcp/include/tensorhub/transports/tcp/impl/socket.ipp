@@ -202,8 +202,8 @@ TENSORHUB_DECL listening_socket listen_at(const tcp_options& options, std::strin
     }
     trouble = std::strerror(errno);
   }
-  throw error(errc::transport_failed, std::string{transport} + ": cannot listen at " + host + ":" +
-                                          std::to_string(options.listen_port) + ": " + trouble);
+  throw listen_error(errc::transport_failed, std::string{transport} + ": cannot listen at " + host + ":" +
+                                                 std::to_string(options.listen_port) + ": " + trouble);
 }
 
 TENSORHUB_DECL std::string advertised_host(const tcp_options& options, const std::string& listening,
