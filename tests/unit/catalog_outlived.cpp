@@ -85,6 +85,9 @@ TEST_CASE("catalog: a version of the same number that was published after all we
 
 TEST_CASE("catalog: a trainer that counts anew, after all were cut off, begins a new line by itself") {
   scene s;
+  messages::retain_request keep;
+  keep.keep_latest = 3;
+  REQUIRE(s.server.ask<messages::status_reply>(s.trainer, keep).result.ok());
   s.cut_off();
   const incarnation trainer = s.server.join(11, "trainer");
   s.server.clear();
@@ -93,6 +96,7 @@ TEST_CASE("catalog: a trainer that counts anew, after all were cut off, begins a
   REQUIRE(told);
   REQUIRE(told->keeps.rollbacks.size() == 1);
   CHECK(told->keeps.rollbacks.back().to == 0);
+  CHECK(told->keeps.keep_latest == 0);
   CHECK(s.server.publish(trainer, in_line(1, told->keeps.rollbacks.back().line)).ok());
   s.return_as(12, "rollout-0", fifth);
   CHECK_FALSE(s.source_of(fifth));

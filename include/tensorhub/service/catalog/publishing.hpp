@@ -230,7 +230,7 @@ class publishing {
     model.before.missing = missing_workers::some;
     if (version > model.latest_seen) return {};
     messages::retain_request anew;
-    anew.keep_latest = 0;
+    if (model.keeps.keep_latest != 0) anew.keep_latest = 0;  // that was for those that are gone
     anew.roll_back_to = version_number{version.value - 1};
     return retention_.change(model, nullptr, anew, who(worker));
   }
