@@ -41,8 +41,8 @@
 /// fails with `group_failed` (staged has no such condition).
 ///
 /// In both, the shards of a replica stage one version together: all of them have it, or `stage` fails in all
-/// of them, and what is live is untouched. `install` is local; when to install is for the shards to agree
-/// upon.
+/// of them, and what is live is untouched. `install` is local, but the first call of all joins the model;
+/// when to install is for the shards to agree upon.
 ///
 /// Thread safety and errors: as worker/worker.hpp says. `stage` may run beside anything but `install`, which
 /// then fails with `busy`.

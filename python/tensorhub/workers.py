@@ -526,7 +526,8 @@ class ArenaPublisher(_Worker):
     def begin(self, version: SupportsIndex, timeout: float = _core.drain_timeout) -> None:
         """What is put from now on can be read at once, by those that wait for `version` or for a newer one.
 
-        What was published before is taken back first. Without this call nothing is shown until `commit`.
+        What was published before is taken back first, within `timeout`; the server's answer to the rest may take half a
+        minute more. Without this call nothing is shown until `commit`.
         """
         self._inner.begin(_number(version), timeout)
 
