@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <tensorhub/memory/host.hpp>
@@ -39,10 +40,18 @@ struct counting_transport : tensorhub::testing::memory_transport {
     near_device = chosen.near_device;
   }
   static inline std::string near_device{};
-  static inline std::map<const std::byte*, int> registered{};
+  static inline std::mutex mutex{};
+  static inline std::map<const std::byte*, int> registered{};  ///< guarded by mutex: lanes register, too
+  [[nodiscard]] static int times_of(const std::byte* data) {
+    const std::lock_guard lock{mutex};
+    return registered[data];
+  }
   [[nodiscard]] std::vector<memory_region> register_memory(std::span<const tensorhub::memory_range> ranges,
                                                            region_access access) {
-    for (const auto& each : ranges) ++registered[each.data];
+    {
+      const std::lock_guard lock{mutex};
+      for (const auto& each : ranges) ++registered[each.data];
+    }
     return memory_transport::register_memory(ranges, access);
   }
 };
@@ -207,7 +216,7 @@ TEST_CASE("cuda hub: memory that was mapped anew at its addresses is registered 
     trainer.publish(version, tensorhub::all_done);
     CHECK(rollout.update(tensorhub::exactly(version), tensorhub::all_done).version == version);
     CHECK(here.driver.bytes_of(weights[1], 2 * half) == bytes);
-    for (const std::byte* const each : weights) CHECK(counting_transport::registered[each] == registered);
+    for (const std::byte* const each : weights) CHECK(counting_transport::times_of(each) == registered);
     trainer.unpublish();
     rollout.unpublish();
   };
