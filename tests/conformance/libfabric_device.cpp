@@ -14,6 +14,8 @@
 #include <tensorhub/transports/libfabric.hpp>
 #include <thread>
 
+#include "support/bare_device.hpp"
+
 using namespace tensorhub;
 using tensorhub::testing::fake_device;
 using tensorhub::testing::fake_device_memory;
@@ -22,18 +24,10 @@ using tensorhub::transports::libfabric;
 namespace {
 
 /// A device that says that it is one of CUDA's.
-class called_cuda final : public device_access {
+class called_cuda final : public tensorhub::testing::bare_device {
  public:
   [[nodiscard]] std::string description() const override { return "cuda:0 (called so)"; }
   [[nodiscard]] int ordinal() const override { return 0; }
-  [[nodiscard]] std::unique_ptr<device_lane> open_lane() override { return {}; }
-  [[nodiscard]] std::byte* allocate_pinned(std::uint64_t) override { return nullptr; }
-  void free_pinned(std::byte*, std::uint64_t) noexcept override {}
-  [[nodiscard]] std::optional<device_export> export_memory(const memory_range&, std::string&) override {
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export&) override { return {}; }
-  [[nodiscard]] int export_dmabuf(const memory_range&, std::uint64_t&, std::string&) override { return -1; }
   void in_context(const std::function<void()>& work) override {
     {
       const std::lock_guard lock{mutex_};

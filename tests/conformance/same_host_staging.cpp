@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/bare_device.hpp"
 #include "support/short_files.hpp"
 
 namespace {
@@ -29,7 +30,7 @@ namespace wire = transports::same_host_detail;
 using clock = std::chrono::steady_clock;
 
 /// Its copies never end; a lane that is given up ends after some time, or when the device is told to let go.
-class hanging_device final : public device_access {
+class hanging_device final : public tensorhub::testing::bare_device {
  public:
   explicit hanging_device(duration until_lane_ends) : until_lane_ends_{until_lane_ends} {}
 
@@ -42,13 +43,6 @@ class hanging_device final : public device_access {
 
   [[nodiscard]] std::string description() const override { return "a device that hangs"; }
   [[nodiscard]] std::unique_ptr<device_lane> open_lane() override { return std::make_unique<lane>(*this); }
-  [[nodiscard]] std::byte* allocate_pinned(std::uint64_t) override { return nullptr; }
-  void free_pinned(std::byte*, std::uint64_t) noexcept override {}
-  [[nodiscard]] std::optional<device_export> export_memory(const memory_range&, std::string&) override {
-    return {};
-  }
-  [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export&) override { return {}; }
-  [[nodiscard]] int export_dmabuf(const memory_range&, std::uint64_t&, std::string&) override { return -1; }
 
  private:
   class lane final : public device_lane {

@@ -30,6 +30,12 @@ using namespace std::chrono_literals;
   return {version.value, 0xabcdefull};
 }
 
+[[nodiscard]] inline version_number of_line(std::uint32_t line, std::uint64_t number) {
+  version_number out{number};
+  out.line = line;
+  return out;
+}
+
 template <typename Catalog = catalog>
 class driver {
  public:

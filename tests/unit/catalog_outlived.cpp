@@ -12,12 +12,6 @@ namespace {
 
 constexpr version_number fifth{5};
 
-[[nodiscard]] version_number in_line(std::uint64_t value, std::uint32_t line) {
-  version_number out{value};
-  out.line = line;
-  return out;
-}
-
 /// A trainer has published version 5, which a rollout holds. Then everybody is silent for too long.
 struct scene {
   driver<> server{};
@@ -75,7 +69,7 @@ TEST_CASE("catalog: a version of the same number that was published after all we
   REQUIRE(s.roll_back(trainer, 4).ok());
   const auto told = s.server.push<messages::retention_push>(trainer);
   REQUIRE(told);
-  const version_number again = in_line(5, told->keeps.rollbacks.back().line);
+  const version_number again = of_line(told->keeps.rollbacks.back().line, 5);
   REQUIRE(again.line == 1);
   REQUIRE(s.server.publish(trainer, again).ok());
   const incarnation back = s.return_as(12, "rollout-0", fifth);
@@ -97,31 +91,31 @@ TEST_CASE("catalog: a trainer that counts anew, after all were cut off, begins a
   REQUIRE(told->keeps.rollbacks.size() == 1);
   CHECK(told->keeps.rollbacks.back().to == 0);
   CHECK(told->keeps.keep_latest == 0);
-  CHECK(s.server.publish(trainer, in_line(1, told->keeps.rollbacks.back().line)).ok());
+  CHECK(s.server.publish(trainer, of_line(told->keeps.rollbacks.back().line, 1)).ok());
   s.return_as(12, "rollout-0", fifth);
   CHECK_FALSE(s.source_of(fifth));
 }
 
 TEST_CASE("catalog: those that were cut off go on where they were, in whatever order they come back") {
-  scene s{in_line(5, 1)};
+  scene s{of_line(1, 5)};
   const messages::retention keeps = s.server.core.record_of(s.trainer)->model->keeps;
   s.cut_off();
   SUBCASE("at once") {}
   SUBCASE("after a newcomer") {
     s.server.join(20, "rollout-9");
   }
-  const incarnation rollout = s.return_as(12, "rollout-0", in_line(5, 1), keeps);
+  const incarnation rollout = s.return_as(12, "rollout-0", of_line(1, 5), keeps);
   CHECK(s.source_of(fifth) == rollout);
-  const incarnation trainer = s.return_as(11, "trainer", in_line(5, 1), keeps);
-  static_cast<void>(s.server.unpublish(trainer, in_line(5, 1)));
-  CHECK(s.server.publish(trainer, in_line(5, 1)).code != errc::version_conflict);
+  const incarnation trainer = s.return_as(11, "trainer", of_line(1, 5), keeps);
+  static_cast<void>(s.server.unpublish(trainer, of_line(1, 5)));
+  CHECK(s.server.publish(trainer, of_line(1, 5)).code != errc::version_conflict);
   SUBCASE("what it had is not published again with other bytes") {
-    auto other = s.server.reference(in_line(5, 1));
+    auto other = s.server.reference(of_line(1, 5));
     other.root.low ^= 1;
     CHECK(s.server.publish(trainer, other).code == errc::version_conflict);
-    CHECK(s.server.publish(trainer, in_line(4, 1)).code == errc::version_conflict);
+    CHECK(s.server.publish(trainer, of_line(1, 4)).code == errc::version_conflict);
   }
-  CHECK(s.server.publish(trainer, in_line(6, 1)).ok());
+  CHECK(s.server.publish(trainer, of_line(1, 6)).ok());
 }
 
 TEST_CASE("catalog: what all had that were cut off is no version that newcomers are told of") {
@@ -132,6 +126,10 @@ TEST_CASE("catalog: what all had that were cut off is no version that newcomers 
   CHECK(joined.latest == version_number{});
   const auto asked = s.server.update({20}, exactly(fifth), 5000ms);
   CHECK_FALSE(s.server.answer<messages::update_reply>({20}, asked).has_value());
+  const auto hasty = s.server.ask<messages::version_reply>({20}, messages::wait_request{latest, 0});
+  CHECK(hasty.result.sentence ==
+        "no version (latest) of model 'policy' appeared; none is known yet; the server has lost all workers "
+        "that had version 5, and none of them is back");
   const incarnation rollout = s.return_as(12, "rollout-0", fifth);
   CHECK(s.server.sources_of({20}, asked).front().source == rollout);
 }

@@ -13,12 +13,6 @@ using namespace tensorhub;
 
 namespace {
 
-[[nodiscard]] version_number of_line(std::uint32_t line, std::uint64_t number) {
-  version_number out{number};
-  out.line = line;
-  return out;
-}
-
 /// Version 5 is held by a rollout, version 3 by another; the trainer has taken its own back.
 struct rolled {
   driver<> server{};

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "support/bare_device.hpp"
+
 using namespace tensorhub;
 
 namespace {
@@ -71,18 +73,9 @@ TEST_CASE("read_ledger: nothing into nothing, and a depth of zero is one") {
 }
 
 TEST_CASE("read_ledger: what was written to a device is flushed before it is told, once for all reads") {
-  struct counting_device final : device_access {
+  struct counting_device final : testing::bare_device {
     int flushes = 0;
     void flush_arrived() noexcept override { ++flushes; }
-    [[nodiscard]] std::string description() const override { return {}; }
-    [[nodiscard]] std::unique_ptr<device_lane> open_lane() override { return {}; }
-    [[nodiscard]] std::byte* allocate_pinned(std::uint64_t) override { return nullptr; }
-    void free_pinned(std::byte*, std::uint64_t) noexcept override {}
-    [[nodiscard]] std::optional<device_export> export_memory(const memory_range&, std::string&) override {
-      return {};
-    }
-    [[nodiscard]] std::unique_ptr<device_import> import_memory(const device_export&) override { return {}; }
-    [[nodiscard]] int export_dmabuf(const memory_range&, std::uint64_t&, std::string&) override { return -1; }
   } one, other;
   const auto in = [](device_access& device, memory_kind kind) {
     memory_range range{nullptr, 8, kind};

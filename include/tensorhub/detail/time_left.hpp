@@ -36,7 +36,7 @@ constexpr void bound_intervals(Options& options) noexcept {
   return std::max(std::chrono::floor<milliseconds>(until - std::chrono::steady_clock::now()),
                   milliseconds{0});
 }
-/// The same, rounded up, and no more than such a call needs to look again: for poll(2) and its like.
+/// The same, rounded up, for poll(2) and its like. At most 1,000 s: the caller looks at the time again.
 [[nodiscard]] inline int milliseconds_left(std::chrono::steady_clock::time_point until) noexcept {
   using std::chrono::milliseconds;
   const auto left = std::chrono::ceil<milliseconds>(until - std::chrono::steady_clock::now());

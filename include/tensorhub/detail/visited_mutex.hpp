@@ -1,8 +1,8 @@
 #pragma once
 /// \file visited_mutex.hpp
 /// The mutex of a thread that works in many short steps, and locks it for each. A mutex alone is unfair: a
-/// busy thread would have it again before who waits for it wakes up. Others therefore visit: they say first
-/// that they come, and the thread begins no step meanwhile.
+/// busy thread would have it again before a thread that waits for it wakes up. Other threads therefore visit:
+/// they announce themselves first, and the busy thread begins no step meanwhile.
 ///
 /// Thread safety: `lock` and `unlock` are the thread's, through std::lock_guard; any other thread may visit.
 /// Errors: those of std::mutex.

@@ -149,8 +149,11 @@ struct core {
                       : model.latest_seen ? "none is known yet"
                                           : "no worker has told this server of any: is this the name of the "
                                             "publisher's model, and has it published?";
-    if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
-        accepts(selector, model.latest_seen))
+    if (model.before.missing == missing_workers::all)
+      out += "; the server has lost all workers that had version " + to_string(model.latest_seen) +
+             ", and none of them is back";
+    else if (model.latest_seen > model.latest_ever && !is_void(model, model.latest_seen) &&
+             accepts(selector, model.latest_seen))
       out += ", and of " + to_string(model.latest_seen) + " only some shards were published";
     if (recovering(model))
       out += "; this server has just begun, and not all workers have told it what they hold";

@@ -9,6 +9,7 @@
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/started_thread.hpp"
 #include "tensorhub/detail/whole_range.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/transports/libfabric/source.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::libfabric_detail {
@@ -76,8 +77,11 @@ TENSORHUB_DECL void source::listen(const libfabric_options& options) {
   eq_ = open_eq(provider_.fabric(), waiter_, provider_.description());
   const auto check_listening = [&](int result) {
     if (result != 0)
-      fail(provider_.description() + ": cannot listen at " + detail::or_loopback(options.listen_host) + ":" +
-           std::to_string(options.listen_port) + " (listen_host, listen_port): " + reason(result));
+      throw listen_error(errc::transport_failed, "libfabric: " + provider_.description() +
+                                                     ": cannot listen at " +
+                                                     detail::or_loopback(options.listen_host) + ":" +
+                                                     std::to_string(options.listen_port) +
+                                                     " (listen_host, listen_port): " + reason(result));
   };
   ::fid_pep* listener = nullptr;
   check_listening(::fi_passive_ep(provider_.fabric(), provider_.listening_info(), &listener, nullptr));

@@ -205,7 +205,8 @@ TENSORHUB_DECL rail open_rail(rdma_event_channel& channel, const rail_candidate&
   with_port.set_port(options.listen_port);
   out.listener = make_id(channel);
   if (::rdma_bind_addr(out.listener.get(), with_port.get()) != 0)
-    throw refusal("cannot bind port " + std::to_string(options.listen_port));
+    throw listen_error(errc::transport_failed,
+                       refusal("cannot bind port " + std::to_string(options.listen_port)).sentence());
   ibv_context* const context = out.listener->verbs;
   if (context == nullptr) throw refusal("the device has gone");
   out.is_iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
