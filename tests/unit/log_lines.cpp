@@ -82,6 +82,30 @@ TEST_CASE("log: all that have a copy of a queued log share one queue") {
   }
 }
 
+TEST_CASE("log: a queued line has the time at which it was said, not that at which it is told") {
+  std::vector<log_line> said;
+  std::binary_semaphore may_go_on{0};
+  const auto before = std::chrono::system_clock::now();
+  std::chrono::system_clock::time_point after;
+  {
+    const auto log = queued([&](const log_line& line) {
+      may_go_on.acquire();
+      said.push_back(line);
+      may_go_on.release();
+    });
+    log({log_level::info, "first", {}});
+    log({log_level::info, "second", {}});
+    after = std::chrono::system_clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds{2});
+    may_go_on.release();
+  }
+  REQUIRE(said.size() == 2);
+  for (const log_line& line : said) CHECK((before <= line.time && line.time <= after));
+  log_line told;
+  never_throwing([&told](const log_line& line) { told = line; })({log_level::info, "at once", {}});
+  CHECK(told.time >= after);
+}
+
 TEST_CASE("log: a queue is bounded, and says how much is missing") {
   std::vector<std::string> said;
   std::binary_semaphore has_begun{0};
@@ -111,8 +135,10 @@ TEST_CASE("log: a line as text has its sentence and then its fields") {
 }
 
 TEST_CASE("log: a line as JSON is an object that a parser reads") {
-  const json read = json::parse(to_json(full(), "2026-01-02T03:04:05Z"));
-  CHECK(read["time"] == "2026-01-02T03:04:05Z");
+  log_line line = full();
+  line.time = std::chrono::system_clock::time_point{std::chrono::milliseconds{1'767'323'045'067}};
+  const json read = json::parse(to_json(line));
+  CHECK(read["time"] == "2026-01-02T03:04:05.067Z");
   CHECK(read["level"] == "warning");
   CHECK(read["text"] == "lost its source");
   CHECK(read["model"] == "policy");

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -62,7 +61,7 @@ constexpr std::string_view usage =
     "  --integrity I          refuses workers with another integrity policy than this (any);\n"
     "                         blake3_128 where sources may lie\n"
     "  --log-level L          error, warning, info (default) or debug\n"
-    "  --log-format F         text (default) or json: an object per line, with the time\n"
+    "  --log-format F         text (default), or json: an object per line\n"
     "  --metrics HOST:PORT    counters for Prometheus at http://HOST:PORT/metrics\n"
     "  --etcd URL,URL         with --election: one of several servers, of which the one that etcd elects "
     "serves\n"
@@ -323,19 +322,6 @@ void raise_descriptors() {
   ::setrlimit(RLIMIT_NOFILE, &most);
 }
 
-/// As in RFC 3339, in UTC.
-std::string time_now() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const std::time_t seconds = static_cast<std::time_t>(ms / 1000);
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  char text[40];
-  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(ms % 1000));
-  return text;
-}
-
 /// Of a server, or of one that leads now and then; until a signal of `ends` ends it. SIGHUP is in it only if
 /// there is a list to read again.
 template <typename Server>
@@ -405,15 +391,12 @@ int main(int argc, char** argv) try {
   if (argc > 1 && std::string_view{argv[1]} == "--ask") return ask({argv + 2, argv + argc});
   settings given = parse(argc, argv);
   // Written in a thread of its own: whoever reads the log may stand still, and the server does not.
-  const auto write = tensorhub::queued([json = given.log_json](const tensorhub::log_line& line) {
-    const bool is_of_queue = json && !line.text.starts_with('{');
-    std::fprintf(stderr, "%s\n", (is_of_queue ? to_json(line, time_now()) : line.text).c_str());
+  given.server.log = tensorhub::queued([json = given.log_json](const tensorhub::log_line& line) {
+    const std::string shown =
+        json ? to_json(line)
+             : time_text(line) + " " + std::string{to_string(line.level)} + ": " + to_text(line);
+    std::fprintf(stderr, "%s\n", shown.c_str());
   });
-  given.server.log = [json = given.log_json, write](const tensorhub::log_line& line) {
-    write({line.level,
-           json ? to_json(line, time_now()) : std::string{to_string(line.level)} + ": " + to_text(line),
-           {}});
-  };
   raise_descriptors();
   serve(given);
 } catch (const tensorhub::error& e) {

@@ -10,6 +10,7 @@
 /// worker's names and reasons contain: nobody can forge a line, or speak to the terminal that shows it. Both
 /// omit empty fields.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -45,6 +46,7 @@ struct log_line {
   log_level level = log_level::info;
   std::string text{};
   log_fields about{};
+  std::chrono::system_clock::time_point time{};  ///< when it was said; zero: unknown
 };
 
 /// An error as a line: its sentence, and the fields of its context.
@@ -53,10 +55,14 @@ struct log_line {
 /// The sentence, followed by the fields as `key=value`: one line of plain text (types/plain_text.hpp).
 [[nodiscard]] std::string to_text(const log_line& line);
 
-/// One JSON object: `level`, `text`, and the fields. `time`: the first member, if it is not empty.
-[[nodiscard]] std::string to_json(const log_line& line, std::string_view time = {});
+/// One JSON object: `time`, `level`, `text`, and the fields.
+[[nodiscard]] std::string to_json(const log_line& line);
 
-/// Calls `log`, and swallows what it throws: nothing that a log does ends a thread or fails an operation.
+/// The line's time in UTC, as in RFC 3339: "2026-01-02T03:04:05.678Z".
+[[nodiscard]] std::string time_text(const log_line& line);
+
+/// Calls `log` with lines that have their time, and swallows what it throws: nothing that a log does ends a
+/// thread or fails an operation.
 [[nodiscard]] std::function<void(const log_line&)> never_throwing(std::function<void(const log_line&)> log);
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -4,8 +4,11 @@
 
 #include "tensorhub/service/log.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <ctime>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -113,16 +116,16 @@ TENSORHUB_DECL std::string to_text(const log_line& line) {
   return out;
 }
 
-TENSORHUB_DECL std::string to_json(const log_line& line, std::string_view time) {
+TENSORHUB_DECL std::string to_json(const log_line& line) {
   std::string out = "{";
   const auto key = [&out](std::string_view name) {
     if (out.size() > 1) out += ',';
     log_detail::append_quoted(out, name);
     out += ':';
   };
-  if (!time.empty()) {
+  if (line.time.time_since_epoch().count() != 0) {
     key("time");
-    log_detail::append_quoted(out, time);
+    log_detail::append_quoted(out, time_text(line));
   }
   key("level");
   log_detail::append_quoted(out, to_string(line.level));
@@ -138,11 +141,33 @@ TENSORHUB_DECL std::string to_json(const log_line& line, std::string_view time) 
   return out + "}";
 }
 
+TENSORHUB_DECL std::string time_text(const log_line& line) {
+  const auto whole = std::chrono::floor<std::chrono::seconds>(line.time);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(line.time - whole).count();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(whole);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[40];
+  const std::size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(ms));
+  return text;
+}
+
+namespace log_detail {
+
+/// The line with the present time, if it has none.
+inline log_line timed(log_line line) {
+  if (line.time.time_since_epoch().count() == 0) line.time = std::chrono::system_clock::now();
+  return line;
+}
+
+}  // namespace log_detail
+
 TENSORHUB_DECL std::function<void(const log_line&)> never_throwing(std::function<void(const log_line&)> log) {
   if (!log) return log;
   return [log = std::move(log)](const log_line& line) {
     try {
-      log(line);
+      log(log_detail::timed(line));
     } catch (...) {  // there is nowhere to tell of it
     }
   };

@@ -29,7 +29,7 @@ TENSORHUB_DECL void log_queue::add(const log_line& line) noexcept {
       ++dropped_;
       return;
     }
-    lines_.push_back(line);
+    lines_.push_back(log_detail::timed(line));
     changed_.notify_one();
     if (!thread_.joinable()) thread_ = std::thread{[this] { run(); }};
   } catch (...) {  // no memory, no thread
