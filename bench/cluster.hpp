@@ -72,7 +72,6 @@ struct chunk_record {
 namespace cluster_detail {
 
 inline constexpr std::chrono::seconds patience{120};
-inline constexpr std::uint64_t page_bytes = 4096;
 inline constexpr std::size_t records_per_line = 40;
 
 [[nodiscard]] inline std::string to_text(const bytes_from& sources) {
@@ -162,8 +161,7 @@ class trainer {
       }
       mesh_.unpublish();
       star_.unpublish();
-      for (std::uint64_t at = 0; at < own_.settings.bytes; at += page_bytes)
-        std::memcpy(own_.memory.data() + at, &version, sizeof version);
+      change_pages({own_.memory.data(), own_.settings.bytes}, version);
       which == 0 ? mesh_.publish(version) : star_.publish(version);
       line.say("published");
     }

@@ -10,9 +10,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +47,12 @@ struct arguments {
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
+/// Gives each page, and so each chunk, other bytes: readers do not read what they have already.
+inline void change_pages(std::span<std::byte> memory, std::uint64_t version) {
+  for (std::size_t at = 0; at + sizeof version <= memory.size(); at += 4096)
+    std::memcpy(memory.data() + at, &version, sizeof version);
+}
+
 [[nodiscard]] inline double median(std::vector<double> values) {
   if (values.empty()) return 0;
   std::ranges::sort(values);

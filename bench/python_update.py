@@ -41,6 +41,8 @@ def measure(total_bytes: int, tensors: int, rounds: int) -> dict[str, float]:
         trainer.add_all((f"layer.{i}", each) for i, each in enumerate(source))
         ratios, extras, seconds = [], [], []
         for version in range(1, rounds + 2):
+            for each in source:
+                each.fill(version)
             with trainer.published(version):
                 started = time.perf_counter()
                 report = rollout.update(version)
@@ -88,6 +90,7 @@ def measure_arena(total_bytes: int, tensors: int, rounds: int) -> dict[str, floa
             [sys.executable, __file__, "--read", server.address, *shape], stdout=subprocess.PIPE, text=True
         )
         for version in range(1, versions + 1):
+            source.fill(version % 251)  # readers do not read what they have already
             begins, per_tensor = version > warm_up and version % 2 == 0, 0.0
             if version > warm_up:
                 per_tensor = 2 * statistics.median(wire_seconds[2:]) / tensors

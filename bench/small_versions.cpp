@@ -31,6 +31,7 @@ void train(const processes::channel& line, const std::string& server, const std:
   for (std::uint64_t version = 1;; ++version) {
     static_cast<void>(line.hear());
     trainer.unpublish();
+    bench::change_pages(weights, version);
     trainer.publish(version);
     line.say("published");
   }

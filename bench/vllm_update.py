@@ -43,7 +43,7 @@ def main(folder: str, rounds: int = 7) -> None:
     engine.llm.init_weight_transfer_engine({"init_info": {"server": server.address, "model": "policy"}})
     updates, loads = [], []
     for version in range(1, rounds + 3):
-        trainer.publish(0, version)
+        trainer.publish(version, version)  # other weights each time
         started = time.perf_counter()
         engine.update(version)
         updates.append(time.perf_counter() - started)

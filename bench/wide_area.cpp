@@ -50,9 +50,10 @@ void train(const bench::emulated_path& path, const processes::channel& line, con
   trainer.join();
   line.say("ready");
   for (;;) {
-    const std::string version = line.hear();
+    const std::uint64_t version = std::stoull(line.hear());
     trainer.unpublish();
-    trainer.publish(std::stoull(version));
+    bench::change_pages(weights, version);
+    trainer.publish(version);
     line.say("published");
   }
 }
