@@ -142,7 +142,9 @@ tensorhub_publish_report told(const tensorhub::unpublish_report& done) {
   return out;
 }
 tensorhub_update_report told(const tensorhub::update_report& done) {
-  return filled(done, done.wait_seconds, done.pull_seconds);
+  tensorhub_update_report out = filled(done, done.wait_seconds, done.pull_seconds);
+  out.unchanged_bytes = done.unchanged_bytes;
+  return out;
 }
 tensorhub_update_report told(const tensorhub::install_report& done) {
   return filled(done, done.drain_seconds, done.copy_seconds);

@@ -108,7 +108,10 @@ struct update_report {
   bool kept = false;  ///< was held already: nothing was read
   /// What was overwritten was the last reliable copy of a retained version, and nobody could take it.
   bool lost = false;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  ///< that were read
+  /// Of the version, that were here already, from an earlier version or from an update that was broken off:
+  /// their digests were compared, and they were read from nobody.
+  std::uint64_t unchanged_bytes = 0;
   double seconds = 0;                  ///< the whole call
   double wait_seconds = 0;             ///< until the transfer began: a version, the server, own old readers
   double pull_seconds = 0;             ///< from the first connection to the last confirmed chunk

@@ -85,6 +85,7 @@ nb::dict told(const tensorhub::update_report& done) {
   out["kept"] = done.kept;
   out["lost"] = done.lost;
   out["bytes"] = done.bytes;
+  out["unchanged_bytes"] = done.unchanged_bytes;
   out["seconds"] = done.seconds;
   out["wait_seconds"] = done.wait_seconds;
   out["pull_seconds"] = done.pull_seconds;

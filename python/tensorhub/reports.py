@@ -94,6 +94,9 @@ class UpdateReport:
     lost: bool
     """What was overwritten was the last reliable copy of a retained version, and nobody could take it."""
     bytes: int
+    """That were read."""
+    unchanged_bytes: int
+    """Of the version, those that were here already, from an earlier one or from an update that was broken off."""
     seconds: float
     """The whole call."""
     wait_seconds: float

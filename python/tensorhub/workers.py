@@ -414,7 +414,8 @@ class Publisher(_InPlace):
         """Shows the tensors' bytes as `version`. They must not change until `unpublish` has returned.
 
         `changed`: only the tensors of these names have changed since the last publish, and the others keep their
-        digests, which takes less time. Readers refuse the bytes of a tensor that has changed and was left out.
+        digests, which takes less time. A few chunks of the others are digested all the same: ContractBroken, if
+        one has changed and was left out.
         """
         if isinstance(changed, str):
             raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")

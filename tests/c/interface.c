@@ -92,6 +92,7 @@ static void exchange_changed(tensorhub_publisher* trainer, tensorhub_subscriber*
   const char* const names[] = {"wq", NULL};
   const char* const unknown[] = {"nobody"};
   tensorhub_publish_report published = {.struct_bytes = sizeof published};
+  tensorhub_update_report updated = {.struct_bytes = sizeof updated};
   fill(weights, version);
   WELL(tensorhub_publisher_publish_changed(trainer, version, names, 1, TENSORHUB_DEFAULT_TIMEOUT, &published,
                                            &error));
@@ -101,7 +102,8 @@ static void exchange_changed(tensorhub_publisher* trainer, tensorhub_subscriber*
   WELL(tensorhub_publisher_unpublish(trainer, TENSORHUB_DEFAULT_TIMEOUT, NULL, &error));
   WELL(tensorhub_publisher_publish_changed(trainer, version + 1, NULL, 0, TENSORHUB_DEFAULT_TIMEOUT, NULL,
                                            &error));
-  WELL(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, version + 1, 20000, NULL, &error));
+  WELL(tensorhub_subscriber_update(rollout, TENSORHUB_EXACTLY, version + 1, 20000, &updated, &error));
+  CHECK(updated.bytes == 0 && updated.unchanged_bytes == values * sizeof(float));
   CHECK(holds(own, version));
   WELL(tensorhub_publisher_unpublish(trainer, TENSORHUB_DEFAULT_TIMEOUT, NULL, &error));
   BADLY(tensorhub_publisher_publish_changed(trainer, version + 2, unknown, 1, 5000, NULL, &error),

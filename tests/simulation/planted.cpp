@@ -372,6 +372,13 @@ TEST_CASE("planted: a careless trainer and readers that skip the digests") {
                rule::shown_chunks);
 }
 
+TEST_CASE("planted: readers that believe without a look that a chunk is here") {
+  check_caught("chunks taken for unchanged unseen",
+               first_violation(policies_of(), 400, 0.0, std::chrono::milliseconds{100},
+                               plant_in_workers([](auto& worker) { worker.faults.skip_checks = true; })),
+               rule::shown_chunks);
+}
+
 namespace {
 
 /// ... with the rules overlooked that see at once that memory is given back too early: what comes of it?
@@ -637,7 +644,7 @@ TEST_CASE("planted: a server that gives more than it promises") {
 
 TEST_CASE("planted: a server that takes overwritten memory for intact") {
   check_caught("a failed update is taken for harmless", first_violation_of<server_that_forgets_overwriting>(),
-               rule::beliefs);
+               rule::bytes_of_version);
 }
 
 TEST_CASE("planted: an update given up while its group finishes says that nothing was overwritten") {

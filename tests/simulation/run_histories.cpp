@@ -41,7 +41,7 @@ histories_seen run_some_histories(const simulated_policies& policies, std::uint6
 
 /// What the options of some seed ask for has happened in some history.
 void check_that_faults_happened(const simulation_statistics& total, std::uint64_t first, std::uint64_t last,
-                                simulation_options (*options_of)(std::uint64_t)) {
+                                simulation_options (*options_of)(std::uint64_t), bool has_digests) {
   const auto some = [&](auto&& asks) {
     for (std::uint64_t seed = first; seed <= last; ++seed)
       if (asks(options_of(seed))) return true;
@@ -58,7 +58,10 @@ void check_that_faults_happened(const simulation_statistics& total, std::uint64_
     CHECK(total.offloads > 0);
     CHECK(total.handed_over > 0);
   }
-  if (last - first >= 100) CHECK(total.waits > 0);
+  if (last - first >= 100) {
+    CHECK(total.waits > 0);
+    if (has_digests) CHECK(total.origins.here > 0);
+  }
   if (some([](const options& of) { return of.orders_per_second > 0; }))
     CHECK(std::min(total.processes.drained, total.processes.evicted) * 2 > last - first + 1);
   if (some([](const options& of) { return of.trainer.rollbacks > 0; }))
@@ -96,11 +99,11 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
             << total.updates << " updates, " << total.kept << " kept, " << total.failed
             << " ended in a named error, " << total.waits << " waits satisfied, " << total.forced_drains
             << " forced drains, " << total.chunks << " chunks (" << total.origins.relayed << " relayed, "
-            << total.origins.ahead << " of open versions), " << total.origins.trades << " trades, "
-            << total.seeds << " seeds, " << total.sources.taken_back << " sources taken back, "
-            << total.sources.shortages << " shortages, " << total.sources.exchanged << " sources exchanged, "
-            << total.processes.kills << " kills, " << total.processes.returns << " returns, "
-            << total.trainers.exits << " trainers gone, " << total.cancelled << " cancelled, "
+            << total.origins.ahead << " of open versions, " << total.origins.here << " there already), "
+            << total.origins.trades << " trades, " << total.seeds << " seeds, " << total.sources.taken_back
+            << " sources taken back, " << total.sources.shortages << " shortages, " << total.sources.exchanged
+            << " sources exchanged, " << total.processes.kills << " kills, " << total.processes.returns
+            << " returns, " << total.trainers.exits << " trainers gone, " << total.cancelled << " cancelled, "
             << total.lost_connections << " lost connections, " << total.stale_messages << " stale messages, "
             << total.double_joins << " double joins, " << total.beliefs << " beliefs compared, "
             << total.server_kills << " servers killed, " << total.takeovers << " deposed, " << total.pauses
@@ -115,7 +118,7 @@ simulation_statistics run_histories(const char* title, const simulated_policies&
                                     total.double_joins, total.beliefs, total.forced_drains}) {
     CHECK(often * per > count);
   }
-  check_that_faults_happened(total, first, last, options_of);
+  check_that_faults_happened(total, first, last, options_of, policies.integrity.enabled);
   return total;
 }
 

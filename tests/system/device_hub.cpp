@@ -183,6 +183,25 @@ TEST_CASE("device hub: over tcp, through pinned staging on both sides") {
   versions_travel<device_hub<tensorhub::transports::tcp>>();
 }
 
+TEST_CASE("device hub: what has not changed in device memory is digested there, and read from nobody") {
+  memory_hub::reference_server server;
+  device_member<memory_hub::publisher> trainer{who(server.address(), "trainer")};
+  device_member<memory_hub::subscriber> reader{who(server.address(), "rollout-0")};
+  trainer.publish(1, all_done);
+  const std::uint64_t all = reader.worker.update(exactly(1), all_done).bytes;
+  trainer.worker.unpublish();
+  const auto fresh = device_weights::bytes_of(7, 0, device_weights::large_bytes);
+  fake_device::instance().fill(trainer.memory.large[0].data(), fresh);
+  trainer.worker.publish(2, all_done);
+  const auto report = reader.worker.update(exactly(2), all_done);
+  CHECK(report.bytes == device_weights::large_bytes);
+  CHECK(report.unchanged_bytes == all - report.bytes);
+  CHECK(fake_device::instance().bytes_of(reader.memory.large[0].data(), fresh.size()) == fresh);
+  fake_device::instance().fill(reader.memory.large[0].data(),
+                               device_weights::bytes_of(1, 0, device_weights::large_bytes));
+  CHECK(reader.memory.holds(1));  // all else is as it was
+}
+
 // What a process maps of another's devices: tests/conformance/same_host_device_process.cpp.
 TEST_CASE("device hub: over same_host, at the source's own address (it is this process), or staged by it") {
   using host_hub = device_hub<tensorhub::transports::same_host>;

@@ -76,6 +76,11 @@ struct weights {
     worker.add("nothing", nullptr, {0}, tensorhub::dtype::f32);
   }
 
+  [[nodiscard]] friend bool are_equal(const weights& a, const weights& b) {
+    return std::memcmp(a.mapped.data(), b.mapped.data(), a.words() * sizeof(std::uint64_t)) == 0 &&
+           a.plain == b.plain && a.bias == b.bias && a.norm == b.norm;
+  }
+
   [[nodiscard]] std::size_t words() const { return mapped.range().bytes / sizeof(std::uint64_t); }
   [[nodiscard]] std::uint64_t& mapped_word(std::size_t i) const {
     return reinterpret_cast<std::uint64_t*>(mapped.data())[i];

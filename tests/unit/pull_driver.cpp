@@ -165,6 +165,7 @@ struct record {
   std::vector<digest128> believed;
   int times_believed = 0;
   int times_settled = 0;
+  std::vector<digest128> left;
   std::vector<chunk_index> confirmed;
   std::size_t traced = 0;
   bool confirmed_too_early = false;  ///< before `believed`
@@ -282,6 +283,9 @@ class reader_process {
     to.settled = [this](std::span<const digest128>) {
       const std::lock_guard lock{seen.mutex};
       ++seen.times_settled;
+    };
+    to.left = [this](std::span<const digest128> present) {
+      seen.left.assign(present.begin(), present.end());
     };
     to.traced = [this](const chunk_event& event) {
       const std::lock_guard lock{seen.mutex};
@@ -1068,3 +1072,33 @@ TEST_CASE("pull driver: the lanes whose threads can be started do it all, and so
 }
 
 #endif
+
+// ---- what is here already
+
+TEST_CASE("pull driver: what an earlier transfer has left is read only if it is not there any more") {
+  for (const std::size_t lanes : {1u, 2u, 4u}) {
+    CAPTURE(lanes);
+    source_process<> source{1};
+    reader_process<> reader{source.shape(), {.lanes = lanes}};
+    reader.driver->add_source(source.target());
+    REQUIRE(reader.run());
+    CHECK(reader.driver->progress().unchanged_bytes == 0);
+    CHECK(reader.seen.left == source.table);
+    reader.seen.confirmed.clear();
+    reader.seen.traced = 0;
+    reader.prepare_next({.lanes = lanes});
+    reader.driver->assume(reader.seen.left);
+    reader.bytes.large_and_other[17 * chunk + 5] ^= std::byte{1};
+    reader.driver->add_source(source.target());
+    REQUIRE(reader.run());
+    CHECK(reader.bytes == source.bytes);
+    const pull_progress progress = reader.driver->progress();
+    CHECK(progress.bytes == progress.total_bytes);
+    CHECK(progress.unchanged_bytes == progress.total_bytes - chunk);
+    REQUIRE(progress.sources.size() == 1);
+    CHECK(progress.sources[0].bytes == chunk);
+    CHECK(reader.seen.traced == 1);
+    CHECK(reader.seen.confirmed.size() == source.shape().chunk_count());
+    CHECK(reader.seen.left == source.table);
+  }
+}

@@ -282,9 +282,10 @@ typedef enum tensorhub_selector {
 typedef struct tensorhub_update_report {
   size_t struct_bytes;
   uint64_t version;
-  int32_t kept;  ///< was held already: nothing was read
-  int32_t lost;  ///< what was overwritten was the last reliable copy of a retained version
-  uint64_t bytes;
+  int32_t kept;              ///< was held already: nothing was read
+  int32_t lost;              ///< what was overwritten was the last reliable copy of a retained version
+  uint64_t bytes;            ///< read, or (install) copied
+  uint64_t unchanged_bytes;  ///< were here already; (install) 0
   double seconds;
   double wait_seconds;  ///< until the transfer began, or (install) until the live version's readers had ended
   double pull_seconds;  ///< the transfer, or (install) the copy

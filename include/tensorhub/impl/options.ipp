@@ -79,7 +79,8 @@ TENSORHUB_DECL void unpublish_report::add(const unpublish_report& other) {
   seconds = std::max(seconds, other.seconds);
 }
 TENSORHUB_DECL void update_report::add(const pull_progress& transfer) {
-  bytes = transfer.bytes;
+  bytes = transfer.bytes - transfer.unchanged_bytes;
+  unchanged_bytes = transfer.unchanged_bytes;
   for (const source_progress& source : transfer.sources) {
     sources.push_back(source.name);
     paths.push_back(source.path);

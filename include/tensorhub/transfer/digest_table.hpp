@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tensorhub/concepts/integrity.hpp"
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/in_parallel.hpp"
+#include "tensorhub/detail/repeatable_random.hpp"
+#include "tensorhub/error.hpp"
 #include "tensorhub/transfer/chunk_digests.hpp"
 #include "tensorhub/types/layout.hpp"
 
@@ -40,6 +43,36 @@ void digest_again(std::span<digest128> table, std::span<const chunk_index> chunk
       table[on_host[i].chunk] = chunk_digests<Integrity>::by_cpu(seed, on_host[i]);
   });
   for (std::size_t i = 0; i < made.size(); ++i) table[on_devices[i].chunk] = made[i];
+}
+
+/// Digests a few of the chunks that are not among `named` (which is sorted), at random, or all if they are
+/// few: readers that hold the version before would not notice that the bytes of the others have changed.
+/// Throws `contract_broken` for a chunk that does not have its digest in `table`.
+template <integrity Integrity>
+void check_left_out(std::span<const digest128> table, std::span<const chunk_index> named, const layout& shape,
+                    std::span<const segment_place> places, std::uint64_t seed,
+                    detail::repeatable_random& random) {
+  constexpr std::size_t most = 8;
+  std::vector<chunk_index> left_out;
+  for (chunk_index i = 0; i < table.size(); ++i)
+    if (!std::binary_search(named.begin(), named.end(), i)) left_out.push_back(i);
+  std::vector<placed_chunk> drawn;
+  for (std::size_t i = 0; i < std::min(most, left_out.size()); ++i) {
+    std::swap(left_out[i], left_out[i + random() % (left_out.size() - i)]);
+    drawn.push_back(place_of(shape, places, left_out[i]));
+  }
+  std::vector<digest128> made(drawn.size());
+  chunk_digests<Integrity>{}.make(seed, drawn, made);
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    if (made[i] == table[drawn[i].chunk]) continue;
+    error_context where;
+    where.chunk = drawn[i].chunk;
+    throw error(errc::contract_broken,
+                shape.text_of(drawn[i].chunk) +
+                    " was left out of changed(), but has other bytes than at the last publish: name every "
+                    "tensor that has changed, or publish without changed()",
+                std::move(where));
+  }
 }
 
 /// Makes one digest per chunk, in the order of chunks; the table is empty if integrity is off. Otherwise as

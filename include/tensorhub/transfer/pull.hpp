@@ -12,6 +12,9 @@
 ///        ^                  |                                    |
 ///        +---- read failed, source lost, digest wrong, header changed
 ///
+///     missing --its digest is that of what lies here--> being checked --digest right--> confirmed
+///                                                             +--digest wrong--> missing
+///
 /// A source is believed in four steps. First, its control block names the incarnation, epoch, version and
 /// layout of the lease. Second, the root over its digest table is the root that the server knows. Third,
 /// every chunk has the digest of the table. Fourth, the header is still the same when it is read *after* the
@@ -72,6 +75,7 @@
 #include "tensorhub/transfer/far_window.hpp"
 #include "tensorhub/transfer/known_digests.hpp"
 #include "tensorhub/transfer/missing_chunks.hpp"
+#include "tensorhub/transfer/present_chunks.hpp"
 #include "tensorhub/transfer/pull_stalls.hpp"
 #include "tensorhub/transfer/pull_task.hpp"
 #include "tensorhub/types/completion.hpp"
@@ -85,6 +89,9 @@ class pull {
   /// Borrows `shape`. `first_chunk` is the chunk at which this reader starts: readers that start at different
   /// chunks soon have chunks to exchange.
   pull(const layout& shape, pull_options options, chunk_index first_chunk);
+
+  /// What lies in the target memory, by chunk, as far as it is known (zero: it is not). Before any report.
+  void assume(std::span<const digest128> present) { present_.assume(present); }
 
   // ---- sources and channels -----------------------------------------------------------------------------
 
@@ -164,6 +171,12 @@ class pull {
   bool map_arrived(channel_id id, completion_status status, std::span<const std::byte> bytes,
                    time_point now = {});
 
+  /// A chunk that may be here already: its bytes are to be digested, and `checked` is to be called. Empty:
+  /// none is, as far as is known now; ask again after any report.
+  [[nodiscard]] std::optional<chunk_index> next_check() noexcept { return present_.next_check(); }
+  /// True: it is not here, so other channels may have tasks now.
+  bool checked(chunk_index chunk, digest128 digest, time_point now);
+
   // ---- state --------------------------------------------------------------------------------------------
 
   [[nodiscard]] bool done() const noexcept { return confirmed_ == states_.size() && !digests_.is_open(); }
@@ -174,8 +187,12 @@ class pull {
   /// The number of confirmed chunks that were read from this source.
   [[nodiscard]] std::uint64_t chunks_from(source_slot slot) const noexcept { return sources_[slot].chunks; }
   [[nodiscard]] std::uint64_t bytes_from(source_slot slot) const noexcept { return sources_[slot].bytes; }
+  /// Of the confirmed chunks, those that were here already.
+  [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return present_.unchanged_bytes(); }
+  /// What lies in the target memory now, as at `assume`.
+  [[nodiscard]] std::span<const digest128> present() const noexcept { return present_.table(); }
   /// No chunk read was ever handed out, so the target memory is unchanged.
-  [[nodiscard]] bool intact() const noexcept { return !touched_; }
+  [[nodiscard]] bool intact() const noexcept { return !present_.is_touched(); }
   [[nodiscard]] const layout& shard_layout() const noexcept { return *layout_; }
   [[nodiscard]] const pull_source& facts(source_slot slot) const noexcept { return sources_[slot].facts; }
   [[nodiscard]] std::size_t source_count() const noexcept { return sources_.size(); }
@@ -224,7 +241,7 @@ class pull {
   }
 
  private:
-  enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed };
+  enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed, checking };
   /// `unknown`: nothing of the source was read. `ahead`: only chunks were, through one channel. `reading`: a
   /// read of its header or block is outstanding.
   enum class source_state : std::uint8_t { unknown, ahead, reading, believed, lost };
@@ -318,6 +335,10 @@ class pull {
                     time_point now);
 
   void confirm(chunk_index chunk, source_record& from);
+  /// Its bytes are here, and are those of the version.
+  void note_confirmed(chunk_index chunk);
+  /// The table is known: what may be here already is checked.
+  void find_present();
 
   /// True: the map has news.
   bool apply_map(source_slot slot, std::span<const std::byte> bytes, time_point now);
@@ -424,7 +445,7 @@ class pull {
   chunk_index start_ = 0;
   std::uint64_t confirmed_ = 0;
   std::uint64_t confirmed_bytes_ = 0;
-  bool touched_ = false;
+  present_chunks present_;
   known_digests digests_;
   pull_stalls stalls_;
   duration usual_{};                   ///< average time of one chunk read, over all sources

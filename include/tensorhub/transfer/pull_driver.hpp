@@ -88,6 +88,9 @@ class pull_driver {
     std::function<void(std::span<const chunk_index>, std::span<const digest128>)> confirmed{};
     /// The version was open, and this is its table. Called once, as `confirmed`.
     std::function<void(std::span<const digest128>)> settled{};
+    /// The transfer has ended, and this is what lies in the target memory now (pull::present). Called once by
+    /// `run`, without a lock.
+    std::function<void(std::span<const digest128>)> left{};
     /// The user's. Any lane calls it, without a lock; what it throws ends the transfer.
     std::function<void(const chunk_event&)> traced{};
   };
@@ -95,6 +98,9 @@ class pull_driver {
   virtual ~pull_driver();
   pull_driver(const pull_driver&) = delete;
   pull_driver& operator=(const pull_driver&) = delete;
+
+  /// As at `pull`.
+  void assume(std::span<const digest128> present) { core_.assume(present); }
 
   void add_source(pull_target target);
 
@@ -157,6 +163,8 @@ class pull_driver {
   void wake_all(const lane_thread* but = nullptr) noexcept;
   /// After a report that may have confirmed chunks of this source, or lost it.
   void show_confirmed(source_slot slot);
+  /// After a report that may have confirmed chunks.
+  void show_confirmed();
   /// Compares what was collected of an open version with its root.
   void settle();
   /// Records how a source is reached. The longest text has the reason for a detour.

@@ -6,6 +6,7 @@
 ///     report, open_channels    what may take long, once per turn
 ///     take_tasks, posted       what to read next; the transport posts the reads
 ///     ended, *_arrived         what has become of them
+///     take_check, checked      what may be here already
 ///
 /// A lane knows its endpoints by the number of their look: the slot in its scratch memory that receives the
 /// headers and maps of one channel.
@@ -58,12 +59,13 @@ class pull_lane : public lane_thread {
     std::size_t channel = 0;
     pull_task what{};
   };
-  /// Chunks that have arrived in device memory. One batch of them is being digested, while the next one
-  /// arrives.
+  /// Chunks in device memory that have arrived, or are being checked. One batch of them is being digested,
+  /// while the next one arrives.
   struct batch {
     std::vector<placed_chunk> chunks{};
-    std::vector<std::size_t> through{};  ///< which channel
+    std::vector<std::size_t> through{};  ///< which channel; `no_channel`: it is being checked
   };
+  static constexpr std::size_t no_channel = SIZE_MAX;
   /// While it lives, others wake the lane.
   class listed {
    public:
@@ -125,6 +127,10 @@ class pull_lane : public lane_thread {
   void chunk_arrived(const request& read, completion_status status, const digest128& digest);
   /// `made` has the digests of this batch, in its order.
   void batch_arrived(const batch& digested, std::span<const digest128> made);
+
+  /// A chunk that may be here already, to be digested (pull::next_check).
+  [[nodiscard]] std::optional<chunk_index> take_check();
+  void checked(chunk_index chunk, const digest128& digest);
 
   /// The time until a step is due that no completion announces.
   [[nodiscard]] duration time_to_wait() const;
@@ -218,7 +224,9 @@ class pull_lane : public lane_thread {
 
   [[nodiscard]] connection_ends ends_of(const pull_target& target) const;
 
-  /// The lock is held.
+  // For the next two the lock is held.
+
+  void note_checked(chunk_index chunk, const digest128& digest);
   void measure(const channel_record& channel);
   void trace(const channel_record& channel, chunk_index chunk, completion_status status, time_point at);
   [[nodiscard]] std::string_view name_of(source_slot slot) const;

@@ -38,6 +38,7 @@ struct source_progress {
 struct pull_progress {
   std::uint64_t bytes = 0;
   std::uint64_t total_bytes = 0;
+  std::uint64_t unchanged_bytes = 0;  ///< of `bytes`, what was here already, and was read from nobody
   std::uint64_t chunks = 0;
   std::uint64_t total_chunks = 0;
   std::vector<source_progress> sources{};  ///< all so far, in the order in which they came

@@ -82,8 +82,9 @@ class transport_lane final : public pull_lane {
       const bool has_posted = post_tasks();
       const std::size_t count = queue_->poll(completions);
       for (std::size_t i = 0; i < count; ++i) process(completions[i]);
+      const bool has_checked = check_present();  // the CPU digests while reads are under way
       const bool has_digested = digest_arrived();
-      if (has_posted || count > 0 || has_closed || tries_again || has_digested) continue;
+      if (has_posted || count > 0 || has_closed || tries_again || has_checked || has_digested) continue;
       if (digests_.has_begun())
         static_cast<void>(digests_.finished(while_digesting));
       else
@@ -135,6 +136,21 @@ class transport_lane final : public pull_lane {
       digest = chunk_digests<Integrity>::by_cpu(seed_, placed);
     }
     chunk_arrived(read, done.status, digest);
+  }
+
+  /// Digests a chunk that may be here already, or adds it to a device's next batch. False: there is none.
+  [[nodiscard]] bool check_present() {
+    if (!Integrity::enabled || arrived_.chunks.size() >= most_in_batch) return false;
+    const std::optional<chunk_index> chunk = take_check();
+    if (!chunk) return false;
+    const placed_chunk placed = place_of(*into_.shape, into_.places, *chunk);
+    if (placed.device == nullptr) {
+      checked(*chunk, chunk_digests<Integrity>::by_cpu(seed_, placed));
+    } else {
+      arrived_.chunks.push_back(placed);
+      arrived_.through.push_back(no_channel);
+    }
+    return true;
   }
 
   /// Takes in the batch whose digests are made, and begins those of the next one. True: there is more to do
@@ -192,6 +208,8 @@ class transport_lane final : public pull_lane {
 
   static constexpr duration while_digesting =
       std::chrono::microseconds{100};  ///< reads may complete meanwhile
+
+  static constexpr std::size_t most_in_batch = 64;
 
   Transport* through_;
   borrowed_type* own_;

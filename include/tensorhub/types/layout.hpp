@@ -102,6 +102,8 @@ class layout {
   /// The chunks that a tensor's bytes are in; a chunk of the packed segment has bytes of several tensors.
   /// Pre-condition: tensor < tensors().size().
   [[nodiscard]] chunk_run chunks_of(std::size_t tensor) const noexcept;
+  /// "chunk 5 of tensor 'wq'", "chunk 0 of the small tensors". Pre-condition: chunk < chunk_count().
+  [[nodiscard]] std::string text_of(chunk_index chunk) const;
 
  private:
   void check_tensors() const;

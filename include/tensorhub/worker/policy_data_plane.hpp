@@ -216,6 +216,7 @@ class policy_data_plane final : public data_plane {
         made.table = kept_;
         made.digested_chunks = chunks.size();
         digest_again<Integrity>(made.table, chunks, *layout_, places, bound_to.chunks, options_->lanes);
+        check_left_out<Integrity>(kept_, chunks, *layout_, places, bound_to.chunks, random_);
       } else {
         made.table = digest_table<Integrity>(*layout_, places, bound_to.chunks, options_->lanes);
         made.digested_chunks = made.table.size();
@@ -267,6 +268,7 @@ class policy_data_plane final : public data_plane {
     auto begun = std::make_unique<transport_pull<Transport, Integrity>>(
         lanes_, into, seeds_of(order.version), first_chunk_of(order.ordinal, layout_->chunk_count()), how,
         wired(order, std::move(events)));
+    begun->assume(kept_);
     for (pull_target& source : order.sources) begun->add_source(std::move(source));
     memory_.shard().expect();
     return begun;
@@ -300,6 +302,7 @@ class policy_data_plane final : public data_plane {
   [[nodiscard]] readable_memory readable() const override { return memory_.readable(); }
   [[nodiscard]] std::span<const digest128> digests() const noexcept override { return memory_.digests(); }
   void show(version_number version, std::uint64_t epoch, std::span<const digest128> table) override {
+    kept_.assign(table.begin(), table.end());
     memory_.show(version, epoch, table);
   }
   [[nodiscard]] readable_memory describe_held() override { return memory_.describe_held(); }
@@ -368,6 +371,7 @@ class policy_data_plane final : public data_plane {
       if (arrived) arrived(chunks);
     };
     out.settled = [this](std::span<const digest128> table) { memory_.set_digests(table); };
+    out.left = [this](std::span<const digest128> present) { kept_.assign(present.begin(), present.end()); };
     out.traced = options_->trace;
     return out;
   }
@@ -381,8 +385,9 @@ class policy_data_plane final : public data_plane {
   const layout* layout_ = nullptr;
   digest_seeds fill_seeds_{};      ///< of the open version
   std::vector<digest128> filled_;  ///< its digests so far
-  std::vector<digest128> kept_;    ///< by the last `pack`
-  std::uint64_t kept_at_ = 0;      ///< `written_` before that
+  std::vector<digest128> kept_;    ///< of the chunks, when they were seen last; zero: not known
+  std::uint64_t kept_at_ = 0;      ///< `written_` before the last `pack`
+  detail::repeatable_random random_{self_.load().value};
   /// Counts up whenever the library may have written to the tensors.
   std::atomic<std::uint64_t> written_ = 1;
 };

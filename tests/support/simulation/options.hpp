@@ -106,6 +106,7 @@ struct trainer_acts {
 struct chunk_origins {
   std::uint64_t relayed = 0;  ///< read from a worker that was receiving itself
   std::uint64_t ahead = 0;    ///< read before their version was whole
+  std::uint64_t here = 0;     ///< not read, because they were there already
   std::uint64_t trades = 0;   ///< moments at which two workers read from each other
 };
 
@@ -157,6 +158,7 @@ struct simulation_statistics {
     chunks += other.chunks;
     origins.relayed += other.origins.relayed;
     origins.ahead += other.origins.ahead;
+    origins.here += other.origins.here;
     origins.trades += other.origins.trades;
     seeds += other.seeds;
     sources.taken_back += other.sources.taken_back;

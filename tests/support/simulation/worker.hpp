@@ -89,7 +89,7 @@ class simulated_worker {
       starts_.push_back(position);
       position += shape.slice(chunk).bytes;
     }
-    by_lease_.resize(starts_.size());
+    chunks_.by_lease.resize(starts_.size());
     generations_.assign(memory_.size() + 1, 1);
   }
 
@@ -126,7 +126,7 @@ class simulated_worker {
   // ---- the user's side of the memory ----
 
   void write_version(version_number version) {
-    for_each_byte([&](std::uint64_t position) { return content_byte(version, shard_.index, position); });
+    for_each_byte([&](std::uint64_t position) { return byte_at(version, position); });
   }
   /// What an optimizer does after unpublish: changes every byte.
   void scribble() {
@@ -138,7 +138,7 @@ class simulated_worker {
     std::uint64_t position = 0;
     for (const auto& segment : memory_) {
       for (const std::byte byte : segment) {
-        if (byte != content_byte(version, shard_.index, position++)) return false;
+        if (byte != byte_at(version, position++)) return false;
       }
     }
     return true;
@@ -173,7 +173,7 @@ class simulated_worker {
   /// Writes one chunk of the open version, and shows it.
   void fill(version_number version, chunk_index chunk) {
     std::uint64_t position = starts_[chunk];
-    for (std::byte& each : bytes_of(chunk)) each = content_byte(version, shard_.index, position++);
+    for (std::byte& each : bytes_of(chunk)) each = byte_at(version, position++);
     const std::uint64_t seed = seeds_of(version).chunks;
     control_.add_chunk(chunk, integrity_->chunk_digest(seed, chunk, bytes_of(chunk)));
   }
@@ -304,8 +304,9 @@ class simulated_worker {
   struct planted {
     bool skip_header_check = false;  ///< accept chunks without reading the header again
     bool skip_digests = false;
-    bool no_epoch = false;    ///< unpublishes without raising the epoch
-    bool no_cut_off = false;  ///< confirm cut-offs without doing them
+    bool skip_checks = false;  ///< takes for granted that a chunk is here whose digest was seen here before
+    bool no_epoch = false;     ///< unpublishes without raising the epoch
+    bool no_cut_off = false;   ///< confirm cut-offs without doing them
     /// A call that gives up after the last byte reports that nothing was overwritten.
     bool forgets_success = false;
     bool forgets_description = false;  ///< shows what it held before under another version's description
@@ -354,6 +355,11 @@ class simulated_worker {
   /// In `generations_`: the segments, then the control block.
   [[nodiscard]] std::size_t region_at(std::uint64_t base) const noexcept {
     return std::min<std::uint64_t>(base, memory_.size());
+  }
+  /// The last chunk changes in every other version only.
+  [[nodiscard]] std::byte byte_at(version_number version, std::uint64_t position) const noexcept {
+    if (position >= starts_.back()) version.value /= 2;
+    return content_byte(version, shard_.index, position);
   }
   [[nodiscard]] std::span<std::byte> bytes_of(chunk_index chunk) {
     const chunk_slice slice = layout_->slice(chunk);
@@ -421,9 +427,8 @@ class simulated_worker {
   }
   [[nodiscard]] bool has_bytes_of(chunk_index chunk, version_number version) {
     std::uint64_t position = starts_[chunk];
-    return std::ranges::all_of(bytes_of(chunk), [&](std::byte byte) {
-      return byte == content_byte(version, shard_.index, position++);
-    });
+    return std::ranges::all_of(bytes_of(chunk),
+                               [&](std::byte byte) { return byte == byte_at(version, position++); });
   }
   [[nodiscard]] std::vector<remote_region> regions() const {
     std::vector<remote_region> out;
@@ -503,6 +508,7 @@ class simulated_worker {
     transferred_.is_shown = false;
     transferred_.was_open = order.open;
     transferred_.is_committed = false;
+    transfer_->assume(chunks_.present);
     life_ = std::make_shared<bool>(true);
     for (const messages::assignment& source : order.sources) add_source(source);
     core_.pull_started(events_->now(), control_region());
@@ -648,6 +654,7 @@ class simulated_worker {
 
   void end_transfer() {
     if (life_) *life_ = false;
+    if (transfer_) chunks_.present.assign(transfer_->present().begin(), transfer_->present().end());
     transfer_.reset();
     sources_.clear();
   }
@@ -664,6 +671,7 @@ class simulated_worker {
         }
       }
     }
+    check_present();
     if (transfer_->take_stall(events_->now())) {
       transfer_->forgive_stall(events_->now());
       core_.pull_stalled(events_->now(), "nothing new");
@@ -682,6 +690,20 @@ class simulated_worker {
       transfer_->commit(integrity_->root(seeds_of(transferred_.version).root, transfer_->table()));
     compare_roots();
     if (transfer_->done()) complete();
+  }
+  /// Digests what may be here already, as lanes do between two reads.
+  void check_present() {
+    const std::uint64_t before = transfer_->confirmed_chunks();
+    while (const auto chunk = transfer_->next_check()) {
+      const std::uint64_t seed = seeds_of(transferred_.version).chunks;
+      digest128 digest = integrity_->chunk_digest(seed, *chunk, bytes_of(*chunk));
+      if (faults.skip_checks) digest = transfer_->table()[*chunk];
+      chunks_.by_lease[*chunk] = true;
+      static_cast<void>(transfer_->checked(*chunk, digest, events_->now()));
+      origins_.here += transfer_->is_confirmed(*chunk) ? 1 : 0;
+    }
+    show_confirmed();
+    check_confirmed(before);
   }
   /// What was collected of an open version is what was published: all workers are honest.
   void compare_roots() {
@@ -802,7 +824,7 @@ class simulated_worker {
                                             bytes_of(task.chunk));
         }
         if (faults.skip_digests && !transfer_->table().empty()) digest = transfer_->table()[task.chunk];
-        if (state.status == completion_status::ok) by_lease_[task.chunk] = state.by_lease;
+        if (state.status == completion_status::ok) chunks_.by_lease[task.chunk] = state.by_lease;
         if (faults.shows_unverified && state.status == completion_status::ok) show_chunk(task.chunk);
         if (faults.overruns) overrun(task.chunk + 1);
         transfer_->chunk_arrived(channel, task.chunk, state.status, digest, events_->now());
@@ -870,7 +892,7 @@ class simulated_worker {
   }
   /// Contract 2, second part: the chunk was read from the process of the lease, which had not withdrawn it.
   void check_read_by_lease(chunk_index chunk) {
-    if (by_lease_[chunk]) return;
+    if (chunks_.by_lease[chunk]) return;
     world_.violate({rule::sources, name_ + " accepted chunk " + std::to_string(chunk) + " of version " +
                                        to_string(transferred_.version) +
                                        ", which was read after its source had let go of it"});
@@ -920,7 +942,10 @@ class simulated_worker {
   } transferred_;
   chunk_origins origins_;
   std::vector<source_record> sources_;
-  std::vector<bool> by_lease_;  ///< by chunk: `read_state::by_lease` of its last read
+  struct {
+    std::vector<bool> by_lease;      ///< `read_state::by_lease` of its last read
+    std::vector<digest128> present;  ///< at the end of the last transfer
+  } chunks_;                         ///< by chunk
   std::shared_ptr<bool> life_;
   std::uint64_t confirmed_total_ = 0;
 };

@@ -106,6 +106,7 @@ void simulation::run() {
     statistics_.chunks += worker->confirmed_chunks();
     statistics_.origins.relayed += worker->origins().relayed;
     statistics_.origins.ahead += worker->origins().ahead;
+    statistics_.origins.here += worker->origins().here;
   }
 }
 

@@ -23,6 +23,7 @@ TENSORHUB_DECL pull::pull(const layout& shape, pull_options options, chunk_index
       states_(shape.chunk_count(), chunk_state::missing),
       missing_{shape.chunk_count()},
       random_{first_chunk},
+      present_{shape.chunk_count()},
       digests_{shape.chunk_count(), options.open, options.needs_root} {
   const std::uint64_t chunks = shape.chunk_count();
   start_ = chunks == 0 ? 0 : first_chunk % chunks;
@@ -249,13 +250,41 @@ TENSORHUB_DECL bool pull::is_idle(source_slot slot) const noexcept {
 }
 
 TENSORHUB_DECL void pull::confirm(chunk_index chunk, source_record& from) {
-  const std::uint64_t bytes = layout_->slice(chunk).bytes;
+  ++from.chunks;
+  from.bytes += layout_->slice(chunk).bytes;
+  note_confirmed(chunk);
+}
+
+TENSORHUB_DECL void pull::note_confirmed(chunk_index chunk) {
   states_[chunk] = chunk_state::confirmed;
   ++confirmed_;
-  confirmed_bytes_ += bytes;
-  ++from.chunks;
-  from.bytes += bytes;
+  confirmed_bytes_ += layout_->slice(chunk).bytes;
+  if (!digests_.empty()) present_.note(chunk, digests_.of(chunk));
   fresh_.push_back(chunk);
+}
+
+TENSORHUB_DECL void pull::find_present() {
+  std::vector<chunk_index> chunks;
+  for (chunk_index i = 0; i < states_.size(); ++i) {
+    const digest128 here = present_.table()[i];
+    if (!here || here != digests_.of(i) || states_[i] != chunk_state::missing) continue;
+    missing_.take(i);
+    states_[i] = chunk_state::checking;
+    chunks.push_back(i);
+  }
+  present_.check(std::move(chunks));
+}
+
+TENSORHUB_DECL bool pull::checked(chunk_index chunk, digest128 digest, time_point now) {
+  stalls_.progressed(now);
+  if (digest != digests_.of(chunk)) {
+    present_.note(chunk, {});
+    give_back(chunk);
+    return true;
+  }
+  present_.count_unchanged(layout_->slice(chunk).bytes);
+  note_confirmed(chunk);
+  return false;
 }
 
 TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point now) {
@@ -268,7 +297,7 @@ TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point 
   from.cursor = chunk + 1 == states_.size() ? 0 : chunk + 1;
   if (!from.facts.far) ++lanes_[c.lane].in_flight;
   lanes_[c.lane].last_posted = now;
-  touched_ = true;
+  present_.overwrite(chunk);
 }
 
 TENSORHUB_DECL time_point pull::end_read(channel_record& c, chunk_index chunk) {

@@ -76,6 +76,7 @@ TENSORHUB_DECL void pull_driver::stop() {
 TENSORHUB_DECL bool pull_driver::run() {
   detail::in_parallel(options_.lanes,
                       [this](std::size_t number) { guarded_lane(static_cast<lane_id>(number)); });
+  if (handlers_.left) handlers_.left(core_.present());
   if (failure_) std::rethrow_exception(failure_);
   return core_.done();
 }
@@ -93,8 +94,8 @@ TENSORHUB_DECL void pull_driver::guarded_lane(lane_id number) {
 
 TENSORHUB_DECL pull_progress pull_driver::progress() const {
   const std::lock_guard lock{mutex_};
-  pull_progress out{
-      core_.confirmed_bytes(), total_bytes_, core_.confirmed_chunks(), layout_->chunk_count(), {}};
+  pull_progress out{core_.confirmed_bytes(),  total_bytes_,           core_.unchanged_bytes(),
+                    core_.confirmed_chunks(), layout_->chunk_count(), {}};
   for (source_slot slot = 0; slot < sources_.size(); ++slot) {
     out.sources.push_back({sources_[slot].target.name, sources_[slot].path, core_.chunks_from(slot),
                            core_.bytes_from(slot), core_.is_lost(slot), sources_[slot].target.facts.far});
@@ -113,10 +114,15 @@ TENSORHUB_DECL void pull_driver::wake_all(const lane_thread* but) noexcept {
 }
 
 TENSORHUB_DECL void pull_driver::show_confirmed(source_slot slot) {
+  show_confirmed();
+  if (core_.is_lost(slot)) wake_all();
+}
+
+TENSORHUB_DECL void pull_driver::show_confirmed() {
   const auto fresh = core_.take_confirmed();
   if (!fresh.empty() && handlers_.confirmed) handlers_.confirmed(fresh, core_.table());
   settle();
-  if (core_.done() || core_.is_lost(slot)) wake_all();
+  if (core_.done()) wake_all();
 }
 
 TENSORHUB_DECL void pull_driver::settle() {

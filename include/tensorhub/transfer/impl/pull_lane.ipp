@@ -361,16 +361,36 @@ TENSORHUB_DECL void pull_lane::batch_arrived(const batch& digested, std::span<co
   const time_point at = pull_driver::now();
   const std::size_t count = digested.chunks.size();
   for (std::size_t i = 0; driver_->handlers_.traced && i < count; ++i)
-    trace(channels_[digested.through[i]], digested.chunks[i].chunk, completion_status::ok, at);
+    if (digested.through[i] != no_channel)
+      trace(channels_[digested.through[i]], digested.chunks[i].chunk, completion_status::ok, at);
   const std::lock_guard lock{driver_->mutex_};
   for (std::size_t i = 0; i < count; ++i) {
-    const channel_record& channel = channels_[digested.through[i]];
     const chunk_index chunk = digested.chunks[i].chunk;
+    if (digested.through[i] == no_channel) {
+      note_checked(chunk, made[i]);
+      continue;
+    }
+    const channel_record& channel = channels_[digested.through[i]];
     measure(channel);
     if (driver_->core_.chunk_arrived(channel.id, chunk, completion_status::ok, made[i], at))
       driver_->wake_all(this);
     driver_->show_confirmed(channel.slot);
   }
+}
+
+TENSORHUB_DECL std::optional<chunk_index> pull_lane::take_check() {
+  const std::lock_guard lock{driver_->mutex_};
+  return driver_->core_.next_check();
+}
+
+TENSORHUB_DECL void pull_lane::checked(chunk_index chunk, const digest128& digest) {
+  const std::lock_guard lock{driver_->mutex_};
+  note_checked(chunk, digest);
+}
+
+TENSORHUB_DECL void pull_lane::note_checked(chunk_index chunk, const digest128& digest) {
+  if (driver_->core_.checked(chunk, digest, pull_driver::now())) driver_->wake_all(this);
+  driver_->show_confirmed();
 }
 
 TENSORHUB_DECL void pull_lane::measure(const channel_record& channel) {

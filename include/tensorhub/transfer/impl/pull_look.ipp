@@ -80,8 +80,10 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
     from.segments = std::move(*segments);
   else if (from.segments != *segments)
     return lost(slot, errc::contract_broken, "its regions are not those that the server was told");
-  if (digests_.empty() && from.facts.root) digests_.adopt(read_control_digests(block, *layout_));
+  const bool is_first_table = digests_.empty() && from.facts.root;
+  if (is_first_table) digests_.adopt(read_control_digests(block, *layout_));
   if (!check_early(slot)) return false;
+  if (is_first_table) find_present();
   from.state = source_state::believed;
   from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !digests_.is_open();
   from.may_have = from.complete;
@@ -292,9 +294,7 @@ TENSORHUB_DECL duration pull::shortest_interval() const noexcept {
 }
 
 TENSORHUB_DECL std::string pull::without_its_digest(chunk_index chunk) const {
-  const auto tensor = layout_->segments()[layout_->slice(chunk).segment].tensor;
-  return "chunk " + std::to_string(chunk) +
-         (tensor ? " of tensor '" + layout_->tensors()[*tensor].name + "'" : " of the small tensors") +
+  return layout_->text_of(chunk) +
          " does not have its published digest: was it changed before unpublish() had returned?";
 }
 

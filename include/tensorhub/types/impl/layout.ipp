@@ -38,6 +38,12 @@ TENSORHUB_DECL chunk_slice layout::slice(chunk_index chunk) const noexcept {
           std::min(chunk_bytes_, segment.bytes - offset)};
 }
 
+TENSORHUB_DECL std::string layout::text_of(chunk_index chunk) const {
+  const auto tensor = segments_[slice(chunk).segment].tensor;
+  return "chunk " + std::to_string(chunk) +
+         (tensor ? " of tensor '" + tensors_[*tensor].name + "'" : std::string{" of the small tensors"});
+}
+
 TENSORHUB_DECL chunk_run layout::chunks_of(std::size_t tensor) const noexcept {
   if (const auto offset = packed_offsets_[tensor]) {
     const std::uint64_t bytes = *tensors_[tensor].bytes();

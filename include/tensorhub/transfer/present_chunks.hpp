@@ -1,0 +1,67 @@
+#pragma once
+/// \file present_chunks.hpp
+/// What lies in the target memory of a pull, as far as its digests tell.
+///
+/// Between two versions most bytes may stay as they are: of a frozen tower, of a model whose adapters are
+/// merged into a part of its layers. And an update that was broken off has left chunks that the next one
+/// wants. A chunk that had the new version's digest when it was last seen here is therefore *checked*: its
+/// bytes are digested once more, and read from nobody if they still have that digest. (They need not: the
+/// memory is the user's, whose engine may have slept meanwhile.)
+///
+/// Thread safety: as a value.
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/types/digest.hpp"
+#include "tensorhub/types/layout.hpp"
+
+namespace tensorhub::inline TENSORHUB_MODE {
+
+class present_chunks {
+ public:
+  explicit present_chunks(std::uint64_t chunks) : table_(chunks) {}
+
+  /// By chunk; zero: not known.
+  [[nodiscard]] std::span<const digest128> table() const noexcept { return table_; }
+  /// Replaces what is known. A table of another size is that of no shard of this layout, and says nothing.
+  void assume(std::span<const digest128> table) {
+    if (table.size() == table_.size()) table_.assign(table.begin(), table.end());
+  }
+
+  /// A read may write to this chunk from now on.
+  void overwrite(chunk_index chunk) noexcept {
+    table_[chunk] = {};
+    is_touched_ = true;
+  }
+  /// Its bytes have this digest.
+  void note(chunk_index chunk, const digest128& digest) noexcept { table_[chunk] = digest; }
+  [[nodiscard]] bool is_touched() const noexcept { return is_touched_; }
+
+  /// These chunks are to be checked, in this order.
+  void check(std::vector<chunk_index> chunks) noexcept {
+    unchecked_ = std::move(chunks);
+    next_ = 0;
+  }
+  [[nodiscard]] std::optional<chunk_index> next_check() noexcept {
+    if (next_ == unchecked_.size()) return std::nullopt;
+    return unchecked_[next_++];
+  }
+
+  void count_unchanged(std::uint64_t bytes) noexcept { unchanged_bytes_ += bytes; }
+  [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return unchanged_bytes_; }
+
+ private:
+  std::vector<digest128> table_;
+  std::vector<chunk_index> unchecked_;
+  std::size_t next_ = 0;
+  std::uint64_t unchanged_bytes_ = 0;
+  bool is_touched_ = false;
+};
+
+}  // namespace tensorhub::inline TENSORHUB_MODE
