@@ -176,6 +176,17 @@ class StillPublished(Error):
     """The worker's own version is published: call `unpublish()` first."""
 
 
+def told_of(error: Error | None) -> dict[str, Any]:
+    """An error as a message of JSON has it, for `error_told` in another process."""
+    return {} if error is None else {"code": error.code, "sentence": error.sentence, **error._fields()}
+
+
+def error_told(told: dict[str, Any]) -> Error:
+    """The exception that `told_of` has told of."""
+    fields = dict(told)
+    return _CLASSES.get(fields.pop("code"), SystemFailed)(fields.pop("sentence"), **fields)
+
+
 _CLASSES: dict[str, type[Error]] = {
     "invalid_argument": InvalidArgument,
     "limit_exceeded": LimitExceeded,

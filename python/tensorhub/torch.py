@@ -27,7 +27,7 @@ import torch
 from tensorhub import _core, workers
 from tensorhub.errors import InvalidArgument, NotFound
 from tensorhub.lifetime import InWithBlock
-from tensorhub.workers import Options, Subscriber, Update, seconds_of
+from tensorhub.workers import Options, Subscriber, Update, seconds_of, shards_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -233,7 +233,7 @@ class Receiver(InWithBlock):
         return reports
 
     def _learn_layout(self, deadline: float) -> None:
-        count = self._wait_for_model(deadline)
+        count = shards_of_model(self._asker, self._model, deadline)
         layout = []
         with contextlib.ExitStack() as unfinished:
             shards = []
@@ -251,14 +251,3 @@ class Receiver(InWithBlock):
         self._shards, self._layout = shards, layout
         if self._is_closed:  # since the last answer: `close` has not seen these shards
             self.close()
-
-    def _wait_for_model(self, deadline: float) -> int:
-        pause, answer = 0.1, 0.1  # the last question needs time for its answer, too
-        while True:
-            # Of all models: a new server says of none that it is not there, until its workers have come back.
-            for model in self._asker.models("", max(0.0, deadline - time.monotonic())):
-                if model.name == self._model and model.available:
-                    return model.shards
-            if deadline - time.monotonic() < pause + answer:
-                raise NotFound(f"no version of model '{self._model}' has been published", model=self._model)
-            time.sleep(pause)

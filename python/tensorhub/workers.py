@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypedDi
 
 from tensorhub import _core
 from tensorhub.autograd import WrittenTensors
-from tensorhub.errors import Error, InvalidArgument
+from tensorhub.errors import Cancelled, Error, InvalidArgument, NotFound
 from tensorhub.lifetime import Closable
 from tensorhub.modules import Module, WatchedModule
 from tensorhub.reports import (
@@ -70,6 +70,23 @@ _logger = logging.getLogger("tensorhub")
 def replica_of_process(role: str) -> str:
     """`<role>-<host>-...`, as no other process has: containers of one host may share its name and process numbers."""
     return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def shards_of_model(
+    worker: _Member, model: str, deadline: float, is_given_up: Callable[[], bool] = lambda: False
+) -> int:
+    """The number of a model's shards, as soon as a version of it has been published. `deadline` is a monotonic time."""
+    pause, answer = 0.1, 0.1  # the last question needs time for its answer, too
+    while True:
+        # Of all models: a new server says of none that it is not there, until its workers have come back.
+        for each in worker.models("", max(0.0, deadline - time.monotonic())):
+            if each.name == model and each.available:
+                return each.shards
+        if is_given_up():
+            raise Cancelled(f"nobody waits for model '{model}' any more", model=model)
+        if deadline - time.monotonic() < pause + answer:
+            raise NotFound(f"no version of model '{model}' has been published", model=model)
+        time.sleep(pause)
 
 
 Mode = Literal["in_place", "staged", "double_buffered"]

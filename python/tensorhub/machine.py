@@ -1,0 +1,304 @@
+"""One received copy of a whole model for all processes of a machine that give it the same name.
+
+>>> weights = MachineCopy(server, "policy", "rollout-0", name="policy")     # in each of them alike
+>>> weights.receive(7)                                                      # it is read once, and lies there once
+>>> wq = numpy.asarray(dict(weights.tensors())["wq"])
+
+The first of them that takes the name becomes the owner, and receives (machine_owner.py) into `SharedCopy` objects, one
+for each shard of the hub's model. All of them, the owner's own process included, ask it for versions over a socket, and
+attach to what it has. The kernel takes the name back when the owner ends, in whatever way, and the next process that
+receives takes it. Nothing of this lies in a file. A name is one of the user, and of the network namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import struct
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tensorhub import _core
+from tensorhub.copies import AttachedCopy, HeldCopy
+from tensorhub.errors import (
+    Cancelled,
+    Disconnected,
+    InvalidArgument,
+    NotFound,
+    Refused,
+    TimedOut,
+    Unavailable,
+    error_told,
+)
+from tensorhub.lifetime import InWithBlock
+from tensorhub.machine_owner import LARGEST_MESSAGE, Owner
+from tensorhub.reports import UpdateReport
+from tensorhub.workers import Options, Subscriber, TensorView, _number, seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import SupportsIndex
+
+    from typing_extensions import Unpack
+
+    from tensorhub.server import ReferenceServer
+
+__all__ = ["MachineCopy", "machine_name"]
+
+_LONGEST_NAME = 64
+_PAUSE = 0.02
+_GRACE = 0.2
+_PATIENCE = 2.0
+"""Seconds within which a copy lets a process attach to it and hold what is live."""
+_members: weakref.WeakSet[MachineCopy] = weakref.WeakSet()
+
+
+def machine_name(server: str, model: str, options: Mapping[str, object]) -> str:
+    """A name for all that take this model from this server with the same options, but for the port where they listen.
+
+    Engines whose options differ do not share: whichever of them receives does so with its own options.
+    """
+    told = {name: value for name, value in options.items() if name not in ("listen_port", "security")}
+    security = options.get("security")
+    told["key"] = security.get("public_key") if isinstance(security, dict) else getattr(security, "public_key", "")
+    text = repr((server, model, sorted(told.items())))
+    return f"{model[:16]}-{hashlib.blake2s(text.encode(), digest_size=8).hexdigest()}"
+
+
+class MachineCopy(InWithBlock):
+    """A whole model, received once for a machine; this process has it mapped for reading.
+
+    Processes that share a name take the same model from the same server; what else they are given matters only in the
+    one that receives. Not thread-safe, but for `close`.
+    """
+
+    def __init__(
+        self,
+        server: str | ReferenceServer,
+        model: str,
+        replica: str,
+        *,
+        name: str,
+        **options: Unpack[Options],
+    ) -> None:
+        if options.get("shard") is not None:
+            raise InvalidArgument("a machine's copy is of all shards: it has no option shard")
+        if options.get("memory") == "cuda":
+            raise InvalidArgument("a machine's copy lies in memory that is not pinned: leave memory='cuda' out")
+        if not 0 < len(name.encode()) <= _LONGEST_NAME or "\0" in name:
+            raise InvalidArgument(f"name {name!r} of a machine's copy: 1 to {_LONGEST_NAME} bytes are expected")
+        Subscriber(server, model, replica, **options).close()  # refuses wrong options here, and not in one process only
+        self._given = (server, model, replica, options)
+        self._model = model
+        self._name = name
+        self._process = os.getpid()
+        self._is_closed = False
+        self._owner: Owner | None = None
+        self._connection: socket.socket | None = None
+        self._copies = ""
+        """The name of what `_attached` is attached to."""
+        self._attached: list[AttachedCopy] = []
+        self._held: list[HeldCopy] = []
+        self.version = 0
+        """The version that `tensors` gives; zero: none yet."""
+        _members.add(self)
+
+    def receive(self, version: SupportsIndex, *, timeout: float = _core.update_timeout) -> list[UpdateReport]:
+        """Receives a version, or attaches to it where it is here already; a report for each shard.
+
+        The reports are those of the process that has received it, without sources. What was held before is let go.
+        After an error the version before is what `tensors` gives, for as long as the owner has it. `Disconnected` if
+        the owner ends meanwhile: call it again, and one of those that do becomes the next owner.
+        """
+        number, deadline = _number(version), time.monotonic() + seconds_of(timeout)
+        self._check_is_usable()
+        self.let_go()
+        while True:
+            told = self._ask(number, deadline)
+            try:
+                self._attach(str(told["copies"]), len(told["reports"]))
+                self._held = self._hold(number)
+            except (Disconnected, TimedOut, Unavailable):  # the owner has ended, or has gone on to another version
+                self._attach("", 0)
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE)
+            else:
+                self.version = number
+                return [UpdateReport(**each, sources=()) for each in told["reports"]]
+
+    def tensors(self) -> Iterator[tuple[str, TensorView]]:
+        """Names and read-only views of the version received last, in the trainer's order.
+
+        They keep it held, and so delay the update after the next one. `Unavailable` if it was let go, and the owner has
+        another one by now.
+        """
+        if not self.version:
+            raise NotFound("no version was received yet: call receive", model=self._model)
+        self._check_is_usable()
+        held = self._held = self._held or self._hold(self.version)
+        for attached, each in zip(self._attached, held, strict=True):
+            for tensor in attached.tensors():
+                yield tensor.name, each.tensor(tensor.name)
+
+    def let_go(self) -> None:
+        """Holds nothing any more, but for views that are still used: call it as soon as the weights are loaded."""
+        held, self._held = self._held, []
+        for each in held:
+            each.close()
+
+    def close(self) -> None:
+        """Ends it at once, and its call in another thread soon. Others hear of it if this was the owner."""
+        self._is_closed = True
+        if self._process != os.getpid():
+            return
+        self.let_go()
+        self._disconnect()
+        self._attach("", 0)
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            owner.close()
+
+    def _check_is_usable(self) -> None:
+        if self._process != os.getpid():
+            raise InvalidArgument(f"the machine's copy '{self._name}' was made before fork(): make one in this process")
+        if self._is_closed:
+            raise Cancelled(f"the machine's copy '{self._name}' was closed", model=self._model)
+
+    # ---- the owner
+
+    def _ask(self, version: int, deadline: float) -> dict[str, Any]:
+        """The owner's answer that it has the version."""
+        connection = self._send_ask(version, deadline)
+        owner = f"process {_peer(connection)[0]}, which receives for this machine as '{self._name}',"
+        try:
+            connection.settimeout(max(0.0, deadline - time.monotonic()) + _GRACE)
+            answer = connection.recv(LARGEST_MESSAGE)
+        except TimeoutError:
+            self._disconnect()  # and so waits for nothing
+            why = f"{owner} has not answered: it hangs or is stopped"
+            raise TimedOut(why, model=self._model, version=version) from None
+        except OSError:
+            answer = b""
+        except BaseException:
+            self._disconnect()
+            raise
+        if not answer:
+            self._disconnect()
+            self._check_is_usable()
+            why = f"{owner} has ended before it had the version: receive again, and one that does takes its place"
+            raise Disconnected(why, model=self._model, version=version)
+        told: dict[str, Any] = json.loads(answer)
+        if "failure" in told:
+            raise error_told(told["failure"])
+        return told
+
+    def _send_ask(self, version: int, deadline: float) -> socket.socket:
+        while True:
+            connection = self._connection or self._connect(deadline)
+            seconds = 0.95 * max(0.0, deadline - time.monotonic())  # so that it has time to say why not
+            try:
+                connection.send(json.dumps({"version": version, "seconds": seconds}).encode())
+            except OSError:  # the owner has ended since the last call
+                self._disconnect()
+                self._attach("", 0)
+            else:
+                return connection
+
+    def _connect(self, deadline: float) -> socket.socket:
+        """To the owner; to this process, if nobody else is."""
+        while True:
+            self._check_is_usable()
+            self._become_owner_if_there_is_none()
+            connection = self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.settimeout(0)
+            try:
+                connection.connect(self._address)
+            except (ConnectionRefusedError, BlockingIOError):  # it has just ended; or too many connect at once
+                self._disconnect()
+                if time.monotonic() >= deadline:
+                    raise TimedOut(
+                        f"no process receives for this machine as '{self._name}', or it accepts nobody",
+                        model=self._model,
+                    ) from None
+                time.sleep(_PAUSE)
+                continue
+            process, user = _peer(connection)
+            if user != os.geteuid():
+                self._disconnect()
+                raise Refused(
+                    f"process {process} has the name of this machine's copy '{self._name}', and belongs to user "
+                    f"{user}: end it, or take another name"
+                )
+            return connection
+
+    def _become_owner_if_there_is_none(self) -> None:
+        if self._owner is not None and self._owner.is_serving:
+            return
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            listener.bind(self._address)
+        except OSError:
+            listener.close()
+            return
+        server, model, replica, options = self._given
+        self._owner = Owner(listener, server, model, replica, options)
+        weakref.finalize(self, self._owner.close).atexit = False
+
+    @property
+    def _address(self) -> str:
+        return f"\0tensorhub-machine-1/{os.geteuid()}/{self._name}"
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits
+            connection.close()
+
+    def forget(self) -> None:
+        """In a forked child: the sockets are the parent's."""
+        if self._connection is not None:
+            self._connection.close()
+        if self._owner is not None:
+            self._owner.forget()
+
+    # ---- its copies
+
+    def _attach(self, copies: str, count: int) -> None:
+        """To copies of this name, one for each shard, and to no others any more."""
+        if copies != self._copies:
+            attached, self._attached, self._copies = self._attached, [], ""
+            for each in attached:
+                each.close()
+            self._attached = [AttachedCopy(f"{copies}.{shard}", _PATIENCE) for shard in range(count)]
+            self._copies = copies
+
+    def _hold(self, version: int) -> list[HeldCopy]:
+        """The version, of all shards or of none."""
+        with contextlib.ExitStack() as unfinished:
+            held = []
+            for each in self._attached:
+                held.append(each.hold(version, timeout=_PATIENCE))
+                unfinished.callback(held[-1].close)
+            unfinished.pop_all()
+            return held
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process, user, _ = struct.unpack("3i", told)
+    return process, user
+
+
+def _in_child() -> None:
+    for each in list(_members):
+        each.forget()
+
+
+os.register_at_fork(after_in_child=_in_child)

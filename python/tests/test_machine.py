@@ -1,0 +1,452 @@
+"""One copy of a whole model for the processes of a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorhub as th
+from tensorhub.machine import MachineCopy, machine_name
+
+RANK = textwrap.dedent("""
+    import hashlib, os, sys
+    import numpy as np
+    import tensorhub as th
+    from tensorhub.machine import MachineCopy
+    _, server, name, replica = sys.argv
+    weights = MachineCopy(server, "policy", replica, name=name)
+    for line in sys.stdin:
+        call, *given = line.split()
+        try:
+            if call == "receive":
+                weights.receive(int(given[0]), timeout=float(given[1]))
+            elif call == "fork":  # the child lives until its input ends, which is when the test does
+                child = os.fork()
+                if child == 0:
+                    try:
+                        weights.receive(1)
+                    except th.InvalidArgument:
+                        os.write(1, b"refused\\n")
+                    os.read(0, 1)
+                    os._exit(0)
+                continue
+            digest = hashlib.sha256()
+            for _, tensor in weights.tensors():
+                digest.update(np.asarray(tensor))
+            del tensor
+            if call == "let_go":
+                weights.let_go()
+            print(weights.version, digest.hexdigest(), flush=True)
+        except th.Error as e:
+            print(e.code, str(e), flush=True)
+""")
+
+
+class Rank:
+    """A process that receives when it is told to."""
+
+    def __init__(self, server: th.ReferenceServer, name: str, replica: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RANK, server.address, name, replica],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, *call: object) -> None:
+        assert self.process.stdin is not None
+        print(*call, file=self.process.stdin, flush=True)
+
+    def says(self) -> list[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().split(maxsplit=1)
+
+    def does(self, *call: object) -> list[str]:
+        self.ask(*call)
+        return [each.strip() for each in self.says()]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def memories(self) -> dict[str, int]:
+        """Bytes of the memories of the library that it has mapped, by inode."""
+        out: dict[str, int] = {}
+        for line in Path(f"/proc/{self.process.pid}/maps").read_text().splitlines():
+            where, _, _, _, inode, *path = line.split(maxsplit=5)
+            if path and path[0].startswith("/memfd:tensorhub "):
+                start, end = (int(each, 16) for each in where.split("-"))
+                out[inode] = max(out.get(inode, 0), end - start)  # the owner has mapped them twice
+        return out
+
+
+class Scene:
+    """A trainer that publishes, and the processes of a machine."""
+
+    def __init__(self, server: th.ReferenceServer) -> None:
+        self.server = server
+        self.name = f"test-{os.getpid()}-{os.urandom(4).hex()}"
+        self.weights = {"a": np.arange(2_000_000, dtype=np.float32), "b": np.ones(7, dtype=np.int64)}
+        self.trainer = th.Publisher(server, "policy", "trainer-0")
+        self.trainer.add_all(self.weights)
+        self.ranks: list[Rank] = []
+        self.copies: list[MachineCopy] = []
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.nbytes for each in self.weights.values())
+
+    def publish(self, version: int) -> list[str]:
+        """What a rank says that has it."""
+        self.trainer.unpublish()
+        for each in self.weights.values():
+            np.add(each, 1, out=each)
+        self.trainer.publish(version)
+        digest = hashlib.sha256()
+        for each in self.weights.values():
+            digest.update(each)
+        return [str(version), digest.hexdigest()]
+
+    def start(self, count: int) -> list[Rank]:
+        self.ranks += [Rank(self.server, self.name, f"rollout-{i}") for i in range(count)]
+        return self.ranks
+
+    def copy(self, **options: Any) -> MachineCopy:
+        """In this process."""
+        made = MachineCopy(self.server, "policy", f"rollout-{len(self.copies)}", name=self.name, **options)
+        self.copies.append(made)
+        return made
+
+
+@pytest.fixture
+def scene(server: th.ReferenceServer) -> Iterator[Scene]:
+    made = Scene(server)
+    yield made
+    for each in made.ranks:
+        each.kill()
+    for copy in made.copies:
+        copy.close()
+    made.trainer.close()
+
+
+def of(copy: MachineCopy) -> dict[str, np.ndarray]:
+    return {name: np.asarray(each) for name, each in copy.tensors()}
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """A thread, and where its result or error will be."""
+    out: list[object] = []
+
+    def run() -> None:
+        try:
+            out.append(call())
+        except th.Error as e:
+            out.append(e)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, out
+
+
+def test_four_processes_have_one_copy_and_one_place_in_the_hub(scene: Scene) -> None:
+    ranks = scene.start(4)
+    for version in (1, 2, 3, 4):
+        want = scene.publish(version)
+        for each in ranks:
+            each.ask("receive", version, 60)
+        assert [each.says() for each in ranks] == [[want[0], f"{want[1]}\n"]] * 4
+    memories: dict[str, int] = {}
+    for each in ranks:
+        mapped = each.memories()
+        assert sum(mapped.values()) >= 2 * scene.bytes, "it reads the shared memory"
+        memories |= mapped
+    assert sum(memories.values()) < 2 * scene.bytes + (1 << 20), "two memories, and no more, of all four processes"
+    (model,) = scene.trainer.models("policy")
+    assert len({each.name.partition("@")[0] for each in model.replicas}) == 2, "the trainer, and one for the machine"
+
+
+def test_an_owner_that_is_killed_has_a_successor(scene: Scene) -> None:
+    ranks = scene.start(3)
+    want = scene.publish(1)
+    for each in ranks:  # the first one receives
+        assert each.does("receive", 1, 60) == want
+    for each in ranks[1:]:
+        each.ask("receive", 9, 600)
+    ranks[0].kill()
+    for each in ranks[1:]:
+        code, text = each.says()
+        assert code == "disconnected"
+        assert f"process {ranks[0].process.pid}" in text
+        assert "version 9" in text
+        assert scene.name in text
+    want = scene.publish(2)
+    for each in ranks[1:]:
+        each.ask("receive", 2, 60)
+    assert [each.says() for each in ranks[1:]] == [[want[0], f"{want[1]}\n"]] * 2
+    ranks[1].kill()  # while nobody waits: nothing is said of it
+    ranks[2].kill()
+    want = scene.publish(3)
+    assert scene.start(1)[-1].does("receive", 3, 60) == want
+
+
+def test_an_owner_that_was_killed_between_two_updates_is_not_missed(scene: Scene) -> None:
+    first, second = scene.start(2)
+    want = scene.publish(1)
+    assert first.does("receive", 1, 60) == want
+    assert second.does("receive", 1, 60) == want
+    first.kill()
+    assert second.does("tensors") == want  # as long as it holds them
+    want = scene.publish(2)
+    assert second.does("receive", 2, 60) == want
+
+
+def test_a_process_that_was_killed_holds_nothing(scene: Scene) -> None:
+    first, second = scene.start(2)
+    for version in (1, 2):
+        want = scene.publish(version)
+        assert first.does("let_go" if version > 2 else "receive", version, 60) == want
+        if version == 1:
+            assert second.does("receive", 1, 60) == want
+    scene.publish(3)
+    code, text = first.does("receive", 3, 1)
+    assert code == "timed_out"
+    assert f"which processes {second.process.pid} still hold" in text
+    second.kill()
+    assert first.does("receive", 3, 60)[0] == "3"
+
+
+def test_a_child_that_was_forked_keeps_neither_the_name_nor_the_copy(scene: Scene) -> None:
+    first, second = scene.start(2)
+    want = scene.publish(1)
+    assert first.does("receive", 1, 60) == want
+    assert second.does("receive", 1, 60) == want
+    assert first.does("fork") == ["refused"]
+    second.ask("receive", 9, 600)
+    first.kill()
+    assert second.says()[0] == "disconnected"
+    want = scene.publish(2)
+    assert second.does("receive", 2, 60) == want
+
+
+def test_a_program_that_ends_says_so(scene: Scene) -> None:
+    first, second = scene.start(2)
+    want = scene.publish(1)
+    assert first.does("receive", 1, 60) == want
+    second.ask("receive", 9, 600)
+    time.sleep(0.2)  # may be waiting by now
+    assert first.process.stdin is not None
+    first.process.stdin.close()
+    assert second.says()[0] == "disconnected"
+    assert first.process.wait(60) == 0
+
+
+def test_one_that_comes_late_finds_what_is_there(scene: Scene) -> None:
+    scene.publish(1)
+    first, second = scene.copy(), scene.copy()
+    assert [(each.version, each.kept) for each in first.receive(1, timeout=60)] == [(1, False)]
+    assert [(each.version, each.kept) for each in second.receive(1, timeout=60)] == [(1, True)]
+    assert (of(second)["a"] == scene.weights["a"]).all()
+
+
+def test_all_hear_at_once_that_an_update_has_failed(scene: Scene) -> None:
+    scene.publish(1)
+    copies = [scene.copy() for _ in range(3)]
+    for each in copies:
+        each.receive(1, timeout=60)
+        each.let_go()
+    scene.publish(2)
+    scene.publish(3)
+    waiting = [in_thread(lambda each=each: each.receive(2, timeout=600)) for each in copies]  # type: ignore[misc]
+    for thread, out in waiting:
+        thread.join(60)
+        (error,) = out
+        assert isinstance(error, th.Unavailable | th.NotFound)
+        assert (error.model, error.version) == ("policy", 2)
+    for each in copies:
+        assert each.version == 1
+        assert list(of(each)) == ["a", "b"]  # what was there still is
+
+
+def test_one_that_waits_for_the_future_keeps_nobody_from_what_is_there(scene: Scene) -> None:
+    scene.publish(1)
+    owner, early = scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    thread, out = in_thread(lambda: early.receive(9, timeout=600))
+    for version in (2, 3):
+        time.sleep(0.1)  # the other one may be waiting by now
+        scene.publish(version)
+        owner.receive(version, timeout=60)
+        assert (of(owner)["a"] == scene.weights["a"]).all()
+    owner.let_go()
+    scene.publish(9)
+    thread.join(60)
+    assert [each.version for each in out[0]] == [9]  # type: ignore[attr-defined]
+    assert (of(early)["a"] == scene.weights["a"]).all()
+
+
+def test_what_nobody_waits_for_any_more_is_given_up(scene: Scene) -> None:
+    scene.publish(1)
+    owner, other = scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    with pytest.raises(th.TimedOut) as e:
+        other.receive(7, timeout=0.3)
+    assert e.value.version == 7
+    thread, out = in_thread(lambda: other.receive(8, timeout=600))
+    time.sleep(0.1)
+    other.close()
+    thread.join(60)
+    assert isinstance(out[0], th.Cancelled)
+    scene.publish(9)
+    owner.receive(9, timeout=60)
+    assert (of(owner)["a"] == scene.weights["a"]).all()
+
+
+def test_a_view_is_right_for_as_long_as_it_is_kept(scene: Scene) -> None:
+    scene.publish(1)
+    owner, other = scene.copy(), scene.copy()
+    for each in (owner, other):
+        each.receive(1, timeout=60)
+    first, kept = scene.weights["a"].copy(), of(other)
+    for version in (2, 3):
+        scene.publish(version)
+        other.let_go()
+        if version == 3:
+            with pytest.raises(th.TimedOut, match=f"which processes {os.getpid()} still hold"):
+                owner.receive(3, timeout=1)
+            assert (kept["a"] == first).all()
+            kept.clear()
+        owner.receive(version, timeout=60)
+    with pytest.raises((th.Unavailable, th.TimedOut)):
+        list(other.tensors())  # let go, and another version is live
+
+
+def test_who_holds_when_the_owner_closes_keeps_its_bytes(scene: Scene) -> None:
+    scene.publish(1)
+    owner, other = scene.copy(), scene.copy()
+    for each in (owner, other):
+        each.receive(1, timeout=60)
+    first = scene.weights["a"].copy()
+    owner.close()
+    assert (of(other)["a"] == first).all()
+    with pytest.raises(th.Cancelled, match=f"'{scene.name}' was closed"):
+        owner.receive(1)
+    scene.publish(2)
+    other.receive(2, timeout=60)  # is the owner now
+    last = scene.copy()
+    last.receive(2, timeout=60)
+    assert (of(last)["a"] == scene.weights["a"]).all()
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_version_that_was_rolled_back_is_received_anew(server: th.ReferenceServer, shards: int) -> None:
+    name = f"test-{os.getpid()}-{os.urandom(4).hex()}"
+    weights = [np.full(1000, 1.0 + i, dtype=np.float32) for i in range(shards)]
+    trainers = [th.Publisher(server, "policy", "trainer-0", shard=(i, shards)) for i in range(shards)]
+    for i, (trainer, each) in enumerate(zip(trainers, weights, strict=True)):
+        trainer.add(f"w{i}", each)
+
+    def all_do(call: Callable[[th.Publisher], object]) -> None:
+        for thread, out in [in_thread(lambda each=each: call(each)) for each in trainers]:  # type: ignore[misc]
+            thread.join(60)
+            assert not isinstance(out[0], Exception), out[0]
+
+    first, second = (MachineCopy(server, "policy", f"rollout-{i}", name=name) for i in range(2))
+    all_do(lambda each: each.publish(1))
+    for copy in (first, second):
+        assert [each.version for each in copy.receive(1, timeout=60)] == [1] * shards
+        copy.let_go()
+    for value in (2.0, 3.0):
+        all_do(lambda each: each.unpublish())
+        if value == 3.0:
+            all_do(lambda each: each.roll_back_to(1))
+        for each in weights:
+            each[:] = value
+        all_do(lambda each: each.publish(2))
+        for copy, kept in ((first, False), (second, True)):
+            assert [each.kept for each in copy.receive(2, timeout=60)] == [kept] * shards
+            got = of(copy)
+            assert list(got) == [f"w{i}" for i in range(shards)]
+            assert all((each == value).all() for each in got.values())
+            del got
+            copy.let_go()
+    for each in (first, second, *trainers):
+        each.close()
+
+
+def test_two_names_are_two_copies(scene: Scene) -> None:
+    scene.publish(1)
+    mine = scene.copy()
+    other = MachineCopy(scene.server, "policy", "rollout-other", name=f"{scene.name}-other")
+    for each in (mine, other):
+        assert not each.receive(1, timeout=60)[0].kept
+    other.close()
+
+
+def test_a_model_that_is_not_there_is_named(scene: Scene) -> None:
+    with (
+        pytest.raises(th.NotFound, match="model 'nothing'") as e,
+        MachineCopy(scene.server, "nothing", "rollout-0", name=scene.name) as copy,
+    ):
+        copy.receive(1, timeout=0.4)
+    assert e.value.model == "nothing"
+
+
+def test_an_owner_that_hangs_is_named(scene: Scene) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(scene.copy()._address)
+    listener.listen()
+    with pytest.raises(th.TimedOut, match=rf"process {os.getpid()}, .*'{scene.name}',.*hangs") as e:
+        scene.copies[0].receive(3, timeout=0.1)
+    assert (e.value.model, e.value.version) == ("policy", 3)
+    listener.close()
+    scene.publish(3)
+    scene.copies[0].receive(3, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": ""}, "1 to 64 bytes"),
+        ({"name": "x" * 65}, "1 to 64 bytes"),
+        ({"shard": (0, 2)}, "no option shard"),
+        ({"memory": "cuda"}, "memory='cuda'"),
+        ({"chunk_byte": 3}, "did you mean 'chunk_bytes'"),
+        ({"transport": "pigeon"}, "pigeon"),
+    ],
+)
+def test_wrong_options_are_refused_when_it_is_made(
+    server: th.ReferenceServer, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(th.InvalidArgument, match=said):
+        MachineCopy(server, "policy", "rollout-0", **{"name": "n", **options})
+
+
+def test_who_differs_in_more_than_a_port_has_another_name() -> None:
+    def name(server: str = "tcp://10.0.0.1:1", model: str = "m", **options: object) -> str:
+        return machine_name(server, model, options)
+
+    keys = th.Security("server", "public", "secret")
+    assert name() == name(listen_port=7000)
+    assert name(security=keys) == name(security=th.Security("server", "public", "another"))
+    names = [
+        name(),
+        name("tcp://10.0.0.1:2"),
+        name(model="n"),
+        name(transport="tcp"),
+        name(security=keys),
+        name(location=th.Location(rack="r")),
+    ]
+    assert len(set(names)) == len(names)
+    assert len(name(model="x" * 200).encode()) <= 64
