@@ -246,8 +246,10 @@ class MachineCopy(InWithBlock):
             listener.close()
             return
         server, model, replica, options = self._given
-        self._owner = Owner(listener, server, model, replica, options)
-        weakref.finalize(self, self._owner.close).atexit = False
+        owner = self._owner = Owner(listener, server, model, replica, options)
+        weakref.finalize(self, owner.close).atexit = False
+        if self._is_closed:  # in another thread, which has not seen it
+            owner.close()
 
     @property
     def _address(self) -> str:

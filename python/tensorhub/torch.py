@@ -27,7 +27,8 @@ import torch
 from tensorhub import _core, workers
 from tensorhub.errors import InvalidArgument, NotFound
 from tensorhub.lifetime import InWithBlock
-from tensorhub.workers import Options, Subscriber, Update, seconds_of, shards_of_model
+from tensorhub.machine import MachineCopy
+from tensorhub.workers import Options, Subscriber, Update, _selector, seconds_of, shards_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -143,14 +144,27 @@ class Receiver(InWithBlock):
     What `tensors` has given stays as it is until the next `receive`. With `memory="cuda"` it is pinned, for copies to a
     GPU. Not thread-safe, but for `close`.
 
+    Each object has two memories of the whole model. With `machine`, a name, all processes of this machine that give the
+    same one have two between them (`tensorhub.machine.MachineCopy`): `receive` then takes a `version`, since they could
+    not agree on the latest, and a tensor that is kept keeps its version, which delays the update after the next one.
+
     A process that was forked from this one does not have the memory of these tensors, and is ended by SIGSEGV when it
     reads one: this is so in the workers of a DataLoader, unless its `multiprocessing_context` is "spawn". Give them
     copies (`tensor.clone()`).
     """
 
-    def __init__(self, server: str | ReferenceServer, model: str, replica: str, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        server: str | ReferenceServer,
+        model: str,
+        replica: str,
+        *,
+        machine: str = "",
+        **options: Unpack[Options],
+    ) -> None:
         if options.get("shard") is not None:
             raise InvalidArgument("a Receiver receives all shards: it has no option shard")
+        self._shared = MachineCopy(server, model, replica, name=machine, **options) if machine else None
         self._server = server
         self._model = model
         self._replica = replica
@@ -173,6 +187,13 @@ class Receiver(InWithBlock):
 
         An error leaves what was there; one at the very end, while the shards are exchanged, leaves no version.
         """
+        if self._shared is not None:
+            kind, number = _selector(version, at_least)
+            if kind != "exactly":
+                raise InvalidArgument("a receiver with machine= takes version=: processes do not agree on another one")
+            reports = self._shared.receive(number, timeout=timeout)
+            self.version = number
+            return reports
         with self._running(version, at_least, timeout) as running:
             return self._install([each.wait(timeout) for each in running])
 
@@ -187,8 +208,12 @@ class Receiver(InWithBlock):
 
         After the last one the version is what `tensors` gives, too. An error in the middle, or an iteration that is
         given up, leaves what was there; the tensors that were given are then no version. They must not be written, and
-        stay as they are until the next `receive` or `arriving`.
+        stay as they are until the next `receive` or `arriving`. With `machine` it gives all of them when all are here.
         """
+        if self._shared is not None:
+            self.receive(version, at_least=at_least, timeout=timeout)
+            yield from self.tensors()
+            return
         deadline = time.monotonic() + seconds_of(timeout)
         with self._running(version, at_least, timeout) as running:
             for update in running:
@@ -200,14 +225,24 @@ class Receiver(InWithBlock):
         """Names and tensors of the version received last, in the trainer's order. They must not be written."""
         if not self.version:
             raise NotFound("no version was received yet: call receive")
+        if self._shared is not None:
+            for name, tensor in self._shared.tensors():
+                yield name, torch.utils.dlpack.from_dlpack(tensor)
         for shard, name in self._layout:
             yield name, torch.utils.dlpack.from_dlpack(shard.tensor(name))
+
+    def let_go(self) -> None:
+        """With `machine`: call it as soon as the weights are loaded, so that others need not wait for this process."""
+        if self._shared is not None:
+            self._shared.let_go()
 
     def close(self) -> None:
         """Ends it at once, and its call in another thread soon."""
         self._is_closed = True
         for each in [self._asker, *self._shards]:
             each.close()
+        if self._shared is not None:
+            self._shared.close()
 
     @contextlib.contextmanager
     def _running(

@@ -78,13 +78,14 @@ def test_a_cancelled_receive_ends_and_the_next_one_works(
     trainer.close()
 
 
+@pytest.mark.parametrize("once_per_machine", [True, False])
 def test_two_processes_of_one_host_and_number_do_not_replace_each_other(
-    server: th.ReferenceServer, hub_weights: Any
+    server: th.ReferenceServer, hub_weights: Any, once_per_machine: bool
 ) -> None:
     """As in two containers, which share a host's name and each count their processes from 1."""
     trainer = th.Publisher(server, "policy", "trainer-0")
     trainer.add("w", np.arange(1000, dtype=np.float32))
-    both = [hub_weights(server=server.address, timeout=20.0) for _ in range(2)]
+    both = [hub_weights(server=server.address, timeout=20.0, once_per_machine=once_per_machine) for _ in range(2)]
 
     async def receive(hub: Any, version: int) -> list[str]:
         return [name async for name, _ in hub.receive(version)]
@@ -93,11 +94,62 @@ def test_two_processes_of_one_host_and_number_do_not_replace_each_other(
         with trainer.published(version):
             assert [asyncio.run(receive(each, version)) for each in both] == [["w"], ["w"]]
     names = {each.name.rpartition("@")[0] for each in trainer.models("policy")[0].replicas} - {""}
-    assert len(names) == 2
+    assert len(names) == (1 if once_per_machine else 2)
     assert all(each.startswith(f"rollout-{socket.gethostname()}-{os.getpid()}-") for each in names)
     for each in both:
         each.close()
     trainer.close()
+
+
+def test_a_rollout_that_has_stopped_half_way_does_not_delay_the_others(
+    server: th.ReferenceServer, hub_weights: Any
+) -> None:
+    weights = np.arange(1000, dtype=np.float32)
+    trainer = th.Publisher(server, "policy", "trainer-0")
+    trainer.add("w", weights)
+    stopped, other = (hub_weights(server=server.address, timeout=20.0) for _ in range(2))
+
+    async def stops() -> None:
+        receiving = stopped.receive(1)
+        async for _ in receiving:
+            break
+        await receiving.aclose()
+
+    async def receive(version: int) -> list[tuple[str, np.ndarray]]:
+        return [(name, np.array(tensor)) async for name, tensor in other.receive(version)]
+
+    for version in (1, 2, 3):
+        with trainer.published(version):
+            if version == 1:
+                asyncio.run(stops())
+            ((_, got),) = asyncio.run(receive(version))
+            assert (got == weights).all()
+        weights += 1
+    for each in (stopped, other, trainer):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "shares"),
+    [({}, True), ({"once_per_machine": False}, False), ({"memory": "cuda"}, False), ({"memory": "host"}, True)],
+)
+def test_rollouts_of_a_machine_share_what_can_be_shared(
+    hub_weights: Any, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], shares: bool
+) -> None:
+    made = MagicMock()
+    made.return_value.receive.side_effect = th.TimedOut("no version came")
+    monkeypatch.setattr(sys.modules[hub_weights.__module__], "Receiver", made)
+
+    async def receive(model: str) -> None:
+        async for _ in hub_weights(server="tcp://10.0.0.1:5570", model=model, **options).receive(1):
+            pass
+
+    for model in ("policy", "policy", "other"):
+        with pytest.raises(th.TimedOut):
+            asyncio.run(receive(model))
+    first, second, other = (each.kwargs["machine"] for each in made.call_args_list)
+    assert first == second
+    assert (first != "", other not in ("", first)) == (shares, shares)
 
 
 def test_who_sends_is_a_trainer_by_its_name(hub_weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 
 import tensorhub as th  # noqa: E402
+from tensorhub.integrations import sglang  # noqa: E402
 from tensorhub.integrations.sglang import load, register, request  # noqa: E402
-from tensorhub.torch import ArenaPublisher  # noqa: E402
+from tensorhub.torch import ArenaPublisher, Receiver  # noqa: E402
 
 
 class Model:
@@ -44,6 +45,30 @@ def test_a_model_loads_what_the_request_names(server: th.ReferenceServer) -> Non
     arena.close()
 
 
+@pytest.mark.parametrize("once_per_machine", [True, False])
+def test_ranks_of_a_machine_share_what_they_receive(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch, once_per_machine: bool
+) -> None:
+    arena = ArenaPublisher(server, "policy", "trainer-0")
+    ranks: list[dict[Any, Receiver]] = [{}, {}]  # one process stands in for two
+    for version in (1, 2, 3):
+        arena.put("a", torch.full((3,), float(version)))
+        arena.commit(version)
+        for receivers in ranks:
+            monkeypatch.setattr(sglang, "_receivers", receivers)
+            model = Model()
+            load(model, request(server.address, "policy", version, once_per_machine=once_per_machine))
+            assert model.weights["a"].tolist() == [version] * 3
+    with th.ServerClient(server) as client:
+        names = {each.name.partition("@")[0] for each in client.models("policy")[0].replicas}
+    rollouts = names - {"trainer-0"}
+    assert len(rollouts) == (1 if once_per_machine else 2)
+    for receivers in ranks:
+        for each in receivers.values():
+            each.close()
+    arena.close()
+
+
 @pytest.mark.parametrize("given", [[], [("w", torch.zeros(3))], [("tensorhub", torch.zeros(5000, dtype=torch.uint8))]])
 def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None:
     with pytest.raises(th.InvalidArgument, match="it takes what"):
@@ -57,10 +82,11 @@ def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None
         b"\xff\xfe",
         b"[]",
         b"[" * 4000,
-        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": Infinity, "timeout": 1}',
-        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": 1}',
-        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": "one", "timeout": 1}',
-        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": null, "timeout": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": Infinity, "timeout": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": "one", "timeout": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": null, "timeout": 1}',
+        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": 1, "timeout": 1}',
     ],
     ids=lambda text: text.decode(errors="replace")[:80],
 )

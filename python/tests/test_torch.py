@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import select
 import time
 import weakref
@@ -392,6 +393,37 @@ def test_a_receiver_gives_tensors_as_they_arrive(server: th.ReferenceServer) -> 
     given_up.close()
     assert receiver.version == 2
     receiver.close()
+    arena.close()
+
+
+def test_receivers_of_a_machine_share_a_copy(server: th.ReferenceServer) -> None:
+    arena, name = ArenaPublisher(server, "m", "t", LAYOUT), f"test-{os.getpid()}-{os.urandom(4).hex()}"
+    receivers = [Receiver(server, "m", f"r{i}", machine=name) for i in range(2)]
+    with pytest.raises(th.NotFound, match="no version"):
+        list(receivers[0].tensors())
+    for version in (1, 2, 3):
+        source = tensors(version)
+        for each, tensor in source.items():
+            arena.put(each, tensor)
+        arena.commit(version)
+        for receiver, kept in zip(receivers, (False, True), strict=True):
+            if version == 3:
+                got = dict(receiver.arriving(version))
+            else:
+                assert [(each.version, each.kept) for each in receiver.receive(version)] == [(version, kept)]
+                got = dict(receiver.tensors())
+            assert receiver.version == version
+            assert list(got) == [each for each, _, _ in LAYOUT]
+            for each, tensor in source.items():
+                assert (got[each].dtype, got[each].shape) == (tensor.dtype, tensor.shape)
+                assert bits(got[each]) == bits(tensor)
+            del got
+            receiver.let_go()
+    for wrong in ({}, {"at_least": 3}):
+        with pytest.raises(th.InvalidArgument, match="takes version="):
+            receivers[0].receive(**wrong)
+    for receiver in receivers:
+        receiver.close()
     arena.close()
 
 

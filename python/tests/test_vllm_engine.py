@@ -28,7 +28,7 @@ class Made(list[tuple[str, tuple[Any, ...], dict[str, Any]]]):
     def of(self, name: str) -> Callable[..., Any]:
         def make(*given: Any, **options: Any) -> Any:
             self.append((name, given, options))
-            return SimpleNamespace(close=lambda: None)
+            return SimpleNamespace(close=lambda: None, let_go=lambda: None)
 
         return make
 
@@ -90,6 +90,9 @@ class Evicted:
     def tensors(self) -> list[Any]:
         return []
 
+    def let_go(self) -> None:
+        pass
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -135,9 +138,11 @@ def test_ranks_of_an_engine_load_a_version_together_or_not_at_all(
     monkeypatch.setattr(engine, "_groups_of_an_engine", lambda: [group], raising=False)
     monkeypatch.setattr(engine, "fail_together", fail_together, raising=False)
     loaded: list[int] = []
+    let_go: list[list[int]] = []
     worker = connected(engine)
     worker.parallel_config.world_size = 2
-    monkeypatch.setattr(worker, "_receiver", SimpleNamespace(receive=receive, version=7, close=lambda: None))
+    receiver = SimpleNamespace(receive=receive, version=7, let_go=lambda: let_go.append(list(loaded)))
+    monkeypatch.setattr(worker, "_receiver", receiver)
     monkeypatch.setattr(worker, "load_received", lambda: loaded.append(7))
     if failing is None:
         worker.receive_weights(SimpleNamespace(version=7))
@@ -145,6 +150,7 @@ def test_ranks_of_an_engine_load_a_version_together_or_not_at_all(
         with pytest.raises(th.TimedOut if failing == 0 else th.GroupFailed):
             worker.receive_weights(SimpleNamespace(version=7))
     assert loaded == ([7] if failing is None else [])
+    assert let_go == [loaded]  # so that this rank delays no other, whatever has happened
     assert [type(each) for each in failures] == [th.TimedOut if failing == 0 else type(None)]
 
 
@@ -161,6 +167,9 @@ class Received:
 
     def tensors(self) -> Iterator[tuple[str, Any]]:
         yield "w", SimpleNamespace(dtype="f32", shape=(2,))
+
+    def let_go(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -385,8 +394,21 @@ def test_where_a_worker_listens(init: Callable[..., Made]) -> None:
     assert options["advertised_host"] == "10.2.0.7"
     assert options["listen_port"] == 0
     assert options["location"] == th.Location(datacenter="paris")
+    del options["machine"]
     with th.Publisher("tcp://10.0.0.1:5570", "policy", "trainer-0", **options):
         pass  # they are a worker's options
+
+
+def test_workers_of_a_machine_share_what_they_receive(init: Callable[..., Made]) -> None:
+    def name(*ranks: int, **fields: Any) -> str:
+        ((_, _, options),) = init(*ranks, **fields)
+        return str(options["machine"])
+
+    names = {name(rank, 2, data_rank, listen_port=7000) for rank in range(2) for data_rank in range(2)}
+    assert len(names) == 1
+    assert name(0, 2, replica="rollout-1", timeout=5.0) in names  # another engine
+    assert name(0, 2, datacenter="paris") not in names
+    assert name(once_per_machine=False) == ""
 
 
 def test_each_worker_of_an_engine_has_a_port_of_its_own(init: Callable[..., Made]) -> None:

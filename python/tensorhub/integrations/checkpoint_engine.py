@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
+from tensorhub.machine import machine_name
 from tensorhub.torch import ArenaPublisher, Receiver
 from tensorhub.workers import replica_of_process
 
@@ -34,6 +35,9 @@ class HubWeights:
     `tensorhub server`. `replica`: without it each object has a name of its own, "trainer-<host>-..." or
     "rollout-<host>-...". Leave it out where all processes are given the same values, as in verl: the newest of several
     workers with one name replaces the others. Versions count from 1; steps that count from 0 are one less.
+
+    The rollouts of a machine that are given the same values have one received copy between them, unless
+    `once_per_machine` is false, or `memory` is "cuda": such memory is not shared.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class HubWeights:
         model: str = "policy",
         replica: str = "",
         timeout: float = 600.0,
+        once_per_machine: bool = True,
         **options: Unpack[Options],
     ) -> None:
         if not server:
@@ -52,6 +57,8 @@ class HubWeights:
         self._reader = replica or replica_of_process("rollout")
         self._timeout = timeout
         self._options = options
+        shares = once_per_machine and options.get("memory") != "cuda"
+        self._machine = machine_name(server, model, options) if shares else ""
         sender = replica or replica_of_process("trainer")
         self._arena = SenderArena(lambda: ArenaPublisher(server, model, sender, **options))
         self._receiver: Receiver | None = None
@@ -76,11 +83,12 @@ class HubWeights:
     async def receive(self, version: int) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Receives `version`, and then yields its tensors, which stay as they are until the next `receive`.
 
+        One that is kept for longer delays the other rollouts of the machine, which share it.
         A task that is cancelled while it receives gives up what was received before, too: its tensors are kept by
         their users alone, and the next `receive` makes everything anew. So does one that was `Replaced`, or evicted.
         """
         if self._receiver is None:
-            self._receiver = Receiver(self._server, self._model, self._reader, **self._options)
+            self._receiver = Receiver(self._server, self._model, self._reader, machine=self._machine, **self._options)
         receiver = self._receiver
         try:
             await asyncio.to_thread(receiver.receive, version, timeout=self._timeout)
@@ -91,8 +99,11 @@ class HubWeights:
             receiver.close()
             raise
         self.version = version
-        for each in receiver.tensors():
-            yield each
+        try:
+            for each in receiver.tensors():
+                yield each
+        finally:
+            receiver.let_go()
 
     def close(self) -> None:
         """Leaves the hub; what was handed over stays with its receivers."""

@@ -6,8 +6,8 @@ does the same, but an update that fails then ends SGLang, as every loader that r
 
 The trainer publishes (`tensorhub.torch.ArenaPublisher`). Within an update session it posts what `request` gives to
 `update_weights_from_tensor`, with `load_format="tensorhub.integrations.sglang.load"`: some bytes that say where the
-weights are. Every rank of the engine then reads the whole version from there, or from ranks that have it, and loads it
-as from a checkpoint. A version that does not come leaves the weights in use as they are.
+weights are. One rank of each machine then reads the whole version from there, or from other machines that have it, and
+every rank loads it as from a checkpoint. A version that does not come leaves the weights in use as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tensorhub.errors import Error, InvalidArgument, Replaced
+from tensorhub.machine import machine_name
 from tensorhub.torch import Receiver
 from tensorhub.workers import replica_of_process
 
@@ -30,7 +31,7 @@ _NAME = "tensorhub"
 _LOADER = f"{__name__}.load"
 _UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 _LARGEST_REQUEST = 4096
-_receivers: dict[tuple[str, str], Receiver] = {}
+_receivers: dict[tuple[str, str, bool], Receiver] = {}
 
 
 def register() -> None:
@@ -55,17 +56,21 @@ def _answering(update: Callable[..., Any], *args: Any, **others: Any) -> Any:
         return False, str(failure)
 
 
-def request(server: str, model: str, version: int, timeout: float = 120.0) -> list[tuple[str, torch.Tensor]]:
-    """What `load` is to be given, as named tensors."""
-    text = json.dumps({"server": server, "model": model, "version": version, "timeout": timeout})
+def request(
+    server: str, model: str, version: int, timeout: float = 120.0, *, once_per_machine: bool = True
+) -> list[tuple[str, torch.Tensor]]:
+    """What `load` is to be given, as named tensors. Without `once_per_machine` each rank has a copy of its own."""
+    told = {"server": server, "model": model, "version": version, "timeout": timeout}
+    text = json.dumps({**told, "once_per_machine": once_per_machine})
     return [(_NAME, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
 
 
-def _read(text: bytes) -> tuple[tuple[str, str], int, float]:
-    """Server and model, the version and the time-out of a request."""
+def _read(text: bytes) -> tuple[tuple[str, str, bool], int, float]:
+    """What names the receiver, the version and the time-out of a request."""
     try:
         told = json.loads(text)
-        return (str(told["server"]), str(told["model"])), int(told["version"]), float(told["timeout"])
+        key = (str(told["server"]), str(told["model"]), bool(told["once_per_machine"]))
+        return key, int(told["version"]), float(told["timeout"])
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as e:
         raise InvalidArgument(
             f"the request of the weight loader cannot be read ({type(e).__name__}: {e}): give what sglang.request of "
@@ -83,10 +88,15 @@ def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     key, version, timeout = _read(bytes(asked[_NAME].cpu().tolist()))
     receiver = _receivers.get(key)
     if receiver is None:
-        receiver = _receivers[key] = Receiver(*key, replica_of_process("rollout"))
+        server, policy, once_per_machine = key
+        machine = machine_name(server, policy, {}) if once_per_machine else ""
+        receiver = _receivers[key] = Receiver(server, policy, replica_of_process("rollout"), machine=machine)
     try:
         receiver.receive(version, timeout=timeout)
     except Replaced:  # or evicted: the next request joins anew
         _receivers.pop(key).close()
         raise
-    model.load_weights(receiver.tensors())
+    try:
+        model.load_weights(receiver.tensors())
+    finally:
+        receiver.let_go()

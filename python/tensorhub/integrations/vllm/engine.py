@@ -1,10 +1,10 @@
 """The receiving half, one object in each worker process of vLLM.
 
 What travels is the checkpoint's format: the names and shapes of the model's repository, which the model's own loaders
-fuse, slice and quantize. Every worker receives the whole model; on one machine the bytes are read from memory to
-memory. A version is received completely, verified, beside the weights in use: an update that fails before has changed
-nothing, and the engine goes on with what it has. With `InitInfo.runtime`, engines that are equal take the weights as
-they are used from one of them instead (runtime.py).
+fuse, slice and quantize. The workers of a machine have the whole model once between them, which one of them receives
+(machine.py). A version is received completely, verified, beside the weights in use: an update that fails before has
+changed nothing, and the engine goes on with what it has. With `InitInfo.runtime`, engines that are equal take the
+weights as they are used from one of them instead (runtime.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.integrations.vllm.loading import CheckpointLoader
 from tensorhub.integrations.vllm.ranks import fail_together
 from tensorhub.integrations.vllm.runtime import Mode, ShownWeights, TakenWeights
+from tensorhub.machine import machine_name
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import Receiver
 from tensorhub.workers import Location, Options, Publisher, Security, Subscriber, replica_of_process
@@ -70,6 +71,9 @@ class InitInfo(WeightTransferInitInfo):
     """Of a group of equal engines one says "show", the others "staged" or "in_place" (runtime.py)."""
     group: str = "runtime"
     """A name for the group: engines with the same model, parallelism, quantization and version of vLLM."""
+    once_per_machine: bool = True
+    """The workers of a machine have one received copy between them: those of all its engines that are given the same
+    server, model, place, addresses and key. If false, each has its own, in twice the model's size of host memory."""
     partial: bool = False
     """Versions have a part of the model's weights (not a frozen vision tower, say); the others stay as they are."""
 
@@ -123,7 +127,8 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
             parallel = self.parallel_config
             rank = f"dp{parallel.data_parallel_index}-rank{parallel.rank}"
             given = (init_info.server, init_info.model, f"{replica}-{rank}")
-            self._make_receiver = lambda: Receiver(*given, **options)
+            machine = machine_name(init_info.server, init_info.model, options) if init_info.once_per_machine else ""
+            self._make_receiver = lambda: Receiver(*given, machine=machine, **options)
             self._receiver = self._make_receiver()
 
     def start_weight_update(self) -> None:
@@ -149,12 +154,16 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
         except Exception as e:  # noqa: BLE001 (the other ranks must hear of it, whatever it is)
             failure = e
         parallel = self.parallel_config
-        if parallel.world_size > 1:
-            groups = [each.cpu_group for each in _groups_of_an_engine()]
-            fail_together(failure, update_info.version, parallel.rank, parallel.world_size, groups)
-        elif failure is not None:
-            raise failure
-        self.load_received()
+        try:
+            if parallel.world_size > 1:
+                groups = [each.cpu_group for each in _groups_of_an_engine()]
+                fail_together(failure, update_info.version, parallel.rank, parallel.world_size, groups)
+            elif failure is not None:
+                raise failure
+            self.load_received()
+        finally:
+            if self._receiver is not None:
+                self._receiver.let_go()
 
     def _receive(self, version: int) -> None:
         receiver = self._connected()
