@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tensorhub as th
+from tensorhub import machine
 from tensorhub.machine import MachineCopy, machine_name
 
 RANK = textwrap.dedent("""
@@ -181,7 +182,7 @@ def test_an_owner_that_is_killed_has_a_successor(scene: Scene) -> None:
     for each in ranks:  # the first one receives
         assert each.does("receive", 1, 60) == want
     for each in ranks[1:]:
-        each.ask("receive", 9, 600)
+        each.ask("receive", 9, 30)
     ranks[0].kill()
     for each in ranks[1:]:
         code, text = each.says()
@@ -231,7 +232,7 @@ def test_a_child_that_was_forked_keeps_neither_the_name_nor_the_copy(scene: Scen
     assert first.does("receive", 1, 60) == want
     assert second.does("receive", 1, 60) == want
     assert first.does("fork") == ["refused"]
-    second.ask("receive", 9, 600)
+    second.ask("receive", 9, 30)
     first.kill()
     assert second.says()[0] == "disconnected"
     want = scene.publish(2)
@@ -242,7 +243,7 @@ def test_a_program_that_ends_says_so(scene: Scene) -> None:
     first, second = scene.start(2)
     want = scene.publish(1)
     assert first.does("receive", 1, 60) == want
-    second.ask("receive", 9, 600)
+    second.ask("receive", 9, 30)
     time.sleep(0.2)  # may be waiting by now
     assert first.process.stdin is not None
     first.process.stdin.close()
@@ -266,7 +267,7 @@ def test_all_hear_at_once_that_an_update_has_failed(scene: Scene) -> None:
         each.let_go()
     scene.publish(2)
     scene.publish(3)
-    waiting = [in_thread(lambda each=each: each.receive(2, timeout=600)) for each in copies]  # type: ignore[misc]
+    waiting = [in_thread(lambda each=each: each.receive(2, timeout=30)) for each in copies]  # type: ignore[misc]
     for thread, out in waiting:
         thread.join(60)
         (error,) = out
@@ -281,7 +282,7 @@ def test_one_that_waits_for_the_future_keeps_nobody_from_what_is_there(scene: Sc
     scene.publish(1)
     owner, early = scene.copy(), scene.copy()
     owner.receive(1, timeout=60)
-    thread, out = in_thread(lambda: early.receive(9, timeout=600))
+    thread, out = in_thread(lambda: early.receive(9, timeout=30))
     for version in (2, 3):
         time.sleep(0.1)  # the other one may be waiting by now
         scene.publish(version)
@@ -301,7 +302,7 @@ def test_what_nobody_waits_for_any_more_is_given_up(scene: Scene) -> None:
     with pytest.raises(th.TimedOut) as e:
         other.receive(7, timeout=0.3)
     assert e.value.version == 7
-    thread, out = in_thread(lambda: other.receive(8, timeout=600))
+    thread, out = in_thread(lambda: other.receive(8, timeout=30))
     time.sleep(0.1)
     other.close()
     thread.join(60)
@@ -328,6 +329,49 @@ def test_a_view_is_right_for_as_long_as_it_is_kept(scene: Scene) -> None:
         owner.receive(version, timeout=60)
     with pytest.raises((th.Unavailable, th.TimedOut)):
         list(other.tensors())  # let go, and another version is live
+
+
+def test_one_that_has_missed_versions_lets_go_of_its_own_when_it_asks(scene: Scene) -> None:
+    scene.publish(1)
+    owner, other = scene.copy(), scene.copy()
+    for each in (owner, other):
+        each.receive(1, timeout=60)
+    scene.publish(2)
+    owner.receive(2, timeout=60)
+    owner.let_go()
+    scene.publish(3)
+    other.receive(3, timeout=20)  # into the memory of the version that it had
+    assert (of(other)["a"] == scene.weights["a"]).all()
+
+
+@pytest.mark.parametrize("error", [th.Disconnected, th.TimedOut, th.Unavailable])
+def test_a_version_that_another_process_has_replaced_is_asked_for_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: type[th.Error]
+) -> None:
+    scene.publish(1)
+    copy, hold = scene.copy(), th.AttachedCopy.hold
+    failures = [error("version 2 is live by now"), error("the owner has ended")]
+
+    def fails_twice(*given: Any, **options: Any) -> th.HeldCopy:
+        if failures:
+            raise failures.pop()
+        return hold(*given, **options)
+
+    monkeypatch.setattr(th.AttachedCopy, "hold", fails_twice)
+    copy.receive(1, timeout=60)
+    assert (of(copy)["a"] == scene.weights["a"]).all()
+    failures += [error("again")] * 1000
+    with pytest.raises((error, th.TimedOut)):  # at the deadline
+        copy.receive(1, timeout=0.2)
+
+
+def test_a_process_of_another_user_is_refused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.publish(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "_peer", lambda _: (77, os.geteuid() + 1))
+        with pytest.raises(th.Refused, match=rf"process 77 .*'{scene.name}', and belongs to user {os.geteuid() + 1}"):
+            scene.copy().receive(1, timeout=60)
+    scene.copies[0].receive(1, timeout=60)
 
 
 def test_who_holds_when_the_owner_closes_keeps_its_bytes(scene: Scene) -> None:

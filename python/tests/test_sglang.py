@@ -54,10 +54,10 @@ def test_ranks_of_a_machine_share_what_they_receive(
     for version in (1, 2, 3):
         arena.put("a", torch.full((3,), float(version)))
         arena.commit(version)
-        for receivers in ranks:
+        for receivers in ranks if version == 1 else ranks[1:]:  # the first one stops, and delays nobody
             monkeypatch.setattr(sglang, "_receivers", receivers)
             model = Model()
-            load(model, request(server.address, "policy", version, once_per_machine=once_per_machine))
+            load(model, request(server.address, "policy", version, 20.0, once_per_machine=once_per_machine))
             assert model.weights["a"].tolist() == [version] * 3
     with th.ServerClient(server) as client:
         names = {each.name.partition("@")[0] for each in client.models("policy")[0].replicas}
