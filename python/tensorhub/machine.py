@@ -7,7 +7,8 @@
 The first of them that takes the name becomes the owner, and receives (machine_owner.py) into `SharedCopy` objects, one
 for each shard of the hub's model. All of them, the owner's own process included, ask it for versions over a socket, and
 attach to what it has. The kernel takes the name back when the owner ends, in whatever way, and the next process that
-receives takes it. Nothing of this lies in a file. A name is one of the user, and of the network namespace.
+receives takes it. Nothing of this lies in a file. A name is one of the user, and of the namespaces of users and of
+networks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
+import secrets
 import socket
 import struct
 import time
@@ -29,7 +32,6 @@ from tensorhub.errors import (
     Disconnected,
     InvalidArgument,
     NotFound,
-    Refused,
     TimedOut,
     Unavailable,
     error_told,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MachineCopy", "machine_name"]
 
+_logger = logging.getLogger("tensorhub")
 _LONGEST_NAME = 64
 _PAUSE = 0.02
 _GRACE = 0.2
@@ -95,6 +98,8 @@ class MachineCopy(InWithBlock):
         self._given = (server, model, replica, options)
         self._model = model
         self._name = name
+        self._alone = ""
+        """Follows the name of one that another user's process has taken."""
         self._process = os.getpid()
         self._is_closed = False
         self._owner: Owner | None = None
@@ -228,13 +233,15 @@ class MachineCopy(InWithBlock):
                 time.sleep(_PAUSE)
                 continue
             process, user = _peer(connection)
-            if user != os.geteuid():
-                self._disconnect()
-                raise Refused(
-                    f"process {process} has the name of this machine's copy '{self._name}', and belongs to user "
-                    f"{user}: end it, or take another name"
-                )
-            return connection
+            if user == os.geteuid():
+                return connection
+            self._disconnect()
+            self._alone = f"/{os.getpid()}-{secrets.token_hex(8)}"
+            _logger.warning(
+                "model '%s': process %d of user %d has the name of this machine's copy '%s': this process receives for "
+                "itself, in memory of its own",
+                *(self._model, process, user, self._name),
+            )
 
     def _become_owner_if_there_is_none(self) -> None:
         if self._owner is not None and self._owner.is_serving:
@@ -253,7 +260,11 @@ class MachineCopy(InWithBlock):
 
     @property
     def _address(self) -> str:
-        return f"\0tensorhub-machine-1/{os.geteuid()}/{self._name}"
+        try:
+            namespace = os.stat("/proc/self/ns/user").st_ino  # in another one this user has another number, or none
+        except OSError:
+            namespace = 0
+        return f"\0tensorhub-machine-1/{namespace}/{os.geteuid()}/{self._name}{self._alone}"
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
