@@ -436,6 +436,25 @@ def test_a_version_that_was_rolled_back_is_received_anew(server: th.ReferenceSer
         each.close()
 
 
+def test_an_owner_that_was_evicted_joins_anew(scene: Scene) -> None:
+    copies = [scene.copy() for _ in range(2)]
+    scene.publish(1)
+    for each in copies:
+        each.receive(1, timeout=60)
+    scene.publish(2)
+    with th.ServerClient(scene.server) as client:
+        for replica in client.models("policy")[0].replicas:
+            if replica.name != "trainer-0":
+                client.evict("policy", replica.name)
+    waiting = [in_thread(lambda each=each: each.receive(2, timeout=30)) for each in copies]  # type: ignore[misc]
+    for thread, _ in waiting:
+        thread.join(60)
+    assert isinstance(waiting[0][1][0], th.Replaced) or isinstance(waiting[1][1][0], th.Replaced)
+    for each in copies:
+        each.receive(2, timeout=60)
+        assert (of(each)["a"] == scene.weights["a"]).all()
+
+
 def test_two_names_are_two_copies(scene: Scene) -> None:
     scene.publish(1)
     mine = scene.copy()
