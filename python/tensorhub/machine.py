@@ -14,6 +14,7 @@ networks.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -32,6 +33,7 @@ from tensorhub.errors import (
     Disconnected,
     InvalidArgument,
     NotFound,
+    SystemFailed,
     TimedOut,
     Unavailable,
     error_told,
@@ -104,6 +106,8 @@ class MachineCopy(InWithBlock):
         self._is_closed = False
         self._owner: Owner | None = None
         self._connection: socket.socket | None = None
+        self._owner_process = 0
+        """At the other end of it."""
         self._copies = ""
         """The name of what `_attached` is attached to."""
         self._attached: list[AttachedCopy] = []
@@ -116,7 +120,7 @@ class MachineCopy(InWithBlock):
         """Receives a version, or attaches to it where it is here already; a report for each shard.
 
         The reports are those of the process that has received it, without sources. What was held before is let go.
-        After an error the version before is what `tensors` gives, for as long as the owner has it. `Disconnected` if
+        After an error the version before is what `tensors` gives, for as long as its owner has it. `Disconnected` if
         the owner ends meanwhile: call it again, and one of those that do becomes the next owner.
         """
         number, deadline = _number(version), time.monotonic() + seconds_of(timeout)
@@ -127,12 +131,14 @@ class MachineCopy(InWithBlock):
             try:
                 self._attach(str(told["copies"]), len(told["reports"]))
                 self._held = self._hold(number)
-            except (Disconnected, TimedOut, Unavailable):  # the owner has ended, or has gone on to another version
-                self._attach("", 0)
+            except (Disconnected, TimedOut, Unavailable) as e:  # the owner has ended, or gone on to another version
+                if isinstance(e, Disconnected):
+                    self._attach("", 0)
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_PAUSE)
             else:
+                self._check_is_usable()  # `close` may have come too early to see what is held now
                 self.version = number
                 return [UpdateReport(**each, sources=()) for each in told["reports"]]
 
@@ -142,9 +148,9 @@ class MachineCopy(InWithBlock):
         They keep it held, and so delay the update after the next one. `Unavailable` if it was let go, and the owner has
         another one by now.
         """
-        if not self.version:
-            raise NotFound("no version was received yet: call receive", model=self._model)
         self._check_is_usable()
+        if not self.version:
+            raise NotFound("no version was received, or its owner has ended since: call receive", model=self._model)
         held = self._held = self._held or self._hold(self.version)
         for attached, each in zip(self._attached, held, strict=True):
             for tensor in attached.tensors():
@@ -179,7 +185,7 @@ class MachineCopy(InWithBlock):
     def _ask(self, version: int, deadline: float) -> dict[str, Any]:
         """The owner's answer that it has the version."""
         connection = self._send_ask(version, deadline)
-        owner = f"process {_peer(connection)[0]}, which receives for this machine as '{self._name}',"
+        owner = f"process {self._owner_process}, which receives for this machine as '{self._name}',"
         try:
             connection.settimeout(max(0.0, deadline - time.monotonic()) + _GRACE)
             answer = connection.recv(LARGEST_MESSAGE)
@@ -208,9 +214,9 @@ class MachineCopy(InWithBlock):
             seconds = 0.95 * max(0.0, deadline - time.monotonic())  # so that it has time to say why not
             try:
                 connection.send(json.dumps({"version": version, "seconds": seconds}).encode())
-            except OSError:  # the owner has ended since the last call
+            except OSError:
                 self._disconnect()
-                self._attach("", 0)
+                self._attach("", 0)  # its owner has ended since the last call
             else:
                 return connection
 
@@ -223,17 +229,16 @@ class MachineCopy(InWithBlock):
             connection.settimeout(0)
             try:
                 connection.connect(self._address)
-            except (ConnectionRefusedError, BlockingIOError):  # it has just ended; or too many connect at once
+                process, user = _peer(connection)
+            except OSError as e:  # it has just ended, or too many connect at once
                 self._disconnect()
                 if time.monotonic() >= deadline:
-                    raise TimedOut(
-                        f"no process receives for this machine as '{self._name}', or it accepts nobody",
-                        model=self._model,
-                    ) from None
+                    why = f"the process that receives for this machine as '{self._name}' accepts no connection: {e}"
+                    raise TimedOut(why, model=self._model) from None
                 time.sleep(_PAUSE)
                 continue
-            process, user = _peer(connection)
             if user == os.geteuid():
+                self._owner_process = process
                 return connection
             self._disconnect()
             self._alone = f"/{os.getpid()}-{secrets.token_hex(8)}"
@@ -249,9 +254,11 @@ class MachineCopy(InWithBlock):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listener.bind(self._address)
-        except OSError:
+        except OSError as e:
             listener.close()
-            return
+            if e.errno == errno.EADDRINUSE:
+                return
+            raise SystemFailed(f"no socket for the machine's copy '{self._name}': {e}", model=self._model) from None
         server, model, replica, options = self._given
         owner = self._owner = Owner(listener, server, model, replica, options)
         weakref.finalize(self, owner.close).atexit = False
@@ -285,7 +292,7 @@ class MachineCopy(InWithBlock):
     def _attach(self, copies: str, count: int) -> None:
         """To copies of this name, one for each shard, and to no others any more."""
         if copies != self._copies:
-            attached, self._attached, self._copies = self._attached, [], ""
+            attached, self._attached, self._copies, self.version = self._attached, [], "", 0
             for each in attached:
                 each.close()
             self._attached = [AttachedCopy(f"{copies}.{shard}", _PATIENCE) for shard in range(count)]

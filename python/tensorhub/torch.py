@@ -186,14 +186,16 @@ class Receiver(InWithBlock):
         """Receives a version, as `Subscriber.update`; a report for each shard.
 
         An error leaves what was there; one at the very end, while the shards are exchanged, leaves no version.
+        With `machine` the end of the process that has received leaves none.
         """
         if self._shared is not None:
             kind, number = _selector(version, at_least)
             if kind != "exactly":
                 raise InvalidArgument("a receiver with machine= takes version=: processes do not agree on another one")
-            reports = self._shared.receive(number, timeout=timeout)
-            self.version = number
-            return reports
+            try:
+                return self._shared.receive(number, timeout=timeout)
+            finally:
+                self.version = self._shared.version
         with self._running(version, at_least, timeout) as running:
             return self._install([each.wait(timeout) for each in running])
 

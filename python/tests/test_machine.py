@@ -207,6 +207,8 @@ def test_an_owner_that_was_killed_between_two_updates_is_not_missed(scene: Scene
     assert second.does("receive", 1, 60) == want
     first.kill()
     assert second.does("tensors") == want  # as long as it holds them
+    assert second.does("receive", 9, 0.5)[0] == "timed_out"
+    assert second.does("tensors")[0] == "not_found"
     want = scene.publish(2)
     assert second.does("receive", 2, 60) == want
 
