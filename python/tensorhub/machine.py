@@ -21,7 +21,6 @@ import logging
 import os
 import secrets
 import socket
-import struct
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,7 @@ from tensorhub.errors import (
     error_told,
 )
 from tensorhub.lifetime import InWithBlock
-from tensorhub.machine_owner import LARGEST_MESSAGE, Owner
+from tensorhub.machine_owner import LARGEST_MESSAGE, Owner, peer_of
 from tensorhub.reports import UpdateReport
 from tensorhub.workers import Options, Subscriber, TensorView, _number, seconds_of
 
@@ -57,6 +56,8 @@ _logger = logging.getLogger("tensorhub")
 _LONGEST_NAME = 64
 _PAUSE = 0.02
 _GRACE = 0.2
+_LONGEST_WAIT = 1e6
+"""Seconds; a socket does not take many more."""
 _PATIENCE = 2.0
 """Seconds within which a copy lets a process attach to it and hold what is live."""
 _members: weakref.WeakSet[MachineCopy] = weakref.WeakSet()
@@ -187,7 +188,7 @@ class MachineCopy(InWithBlock):
         connection = self._send_ask(version, deadline)
         owner = f"process {self._owner_process}, which receives for this machine as '{self._name}',"
         try:
-            connection.settimeout(max(0.0, deadline - time.monotonic()) + _GRACE)
+            connection.settimeout(min(max(0.0, deadline - time.monotonic()) + _GRACE, _LONGEST_WAIT))
             answer = connection.recv(LARGEST_MESSAGE)
         except TimeoutError:
             self._disconnect()  # and so waits for nothing
@@ -229,7 +230,7 @@ class MachineCopy(InWithBlock):
             connection.settimeout(0)
             try:
                 connection.connect(self._address)
-                process, user = _peer(connection)
+                process, user = peer_of(connection)
             except OSError as e:  # it has just ended, or too many connect at once
                 self._disconnect()
                 if time.monotonic() >= deadline:
@@ -307,13 +308,6 @@ class MachineCopy(InWithBlock):
                 unfinished.callback(held[-1].close)
             unfinished.pop_all()
             return held
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    process, user, _ = struct.unpack("3i", told)
-    return process, user
 
 
 def _in_child() -> None:

@@ -13,6 +13,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -20,14 +21,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorhub.copies import SharedCopy
-from tensorhub.errors import Cancelled, Error, GroupFailed, Replaced, SystemFailed, TimedOut, told_of
+from tensorhub.errors import Cancelled, Error, GroupFailed, LayoutMismatch, Replaced, SystemFailed, TimedOut, told_of
 from tensorhub.reports import UpdateReport
 from tensorhub.workers import Options, Subscriber, shards_of_model
 
 if TYPE_CHECKING:
     from tensorhub.server import ReferenceServer
 
-__all__ = ["LARGEST_MESSAGE", "Owner"]
+__all__ = ["LARGEST_MESSAGE", "Owner", "peer_of"]
 
 LARGEST_MESSAGE = 1 << 17
 _BACKLOG = 1024
@@ -89,8 +90,8 @@ class _Shards:
         ends = _updated(copies, trying)
         failures = [each for each in ends if isinstance(each, BaseException)]
         if failures:
-            # Shards of which some have flipped, and a worker whose place is taken, cannot go on.
-            if len(failures) < len(ends) or any(isinstance(each, Replaced) for each in failures):
+            # Shards of which some have flipped, a worker whose place is taken, and another layout need new copies.
+            if len(failures) < len(ends) or any(isinstance(each, Replaced | LayoutMismatch) for each in failures):
                 self._close_workers()
             raise min(failures, key=lambda each: isinstance(each, GroupFailed))
         return [each for each in ends if not isinstance(each, BaseException)]
@@ -100,7 +101,8 @@ class _Shards:
         with self._lock:
             workers = list(self._workers)
         for each in workers:
-            each._inner.interrupt()
+            with suppress(Error):  # it may be closed meanwhile
+                each._inner.interrupt()
 
     def close(self) -> None:
         """For good; ends the call that runs."""
@@ -225,6 +227,9 @@ class Owner:
         except OSError:  # out of descriptors, perhaps: it waits in the backlog
             time.sleep(0.05)
             return
+        if peer_of(connection)[1] != os.geteuid():
+            connection.close()
+            return
         connection.setblocking(False)
         self._askers[connection.fileno()] = _Asker(connection)
 
@@ -278,6 +283,13 @@ class Owner:
                 each.connection.send(text)
             except OSError:
                 self._drop(each)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    process, user, _ = struct.unpack("3i", told)
+    return process, user
 
 
 def _updated(copies: list[SharedCopy], trying: _Try) -> list[UpdateReport | BaseException]:
