@@ -66,17 +66,23 @@ constexpr sock_filter give(std::uint32_t bytes) {
 }
 
 /// In the kernel's words (linux/filter.h): the packet begins with the header of IP, which begins with its
-/// version; the address of the sender is at byte 12 or, in IPv6, at byte 8.
+/// version; the address of the sender is at byte 12 or, in IPv6, at byte 8. A load from the packet becomes
+/// many instructions: with one for each network, two filters would not fit into the 20 KiB that older kernels
+/// grant a socket (6.1 does), and a new filter takes the place of the old one only when both are there.
 inline std::vector<sock_filter> program_against(std::span<const ip_network> blocked) {
   constexpr std::uint32_t none = 0;
   constexpr std::uint32_t whole = 0xffffffff;
   std::vector<sock_filter> four{load(12)};
-  std::vector<sock_filter> six;
+  const sock_filter load_upper = BPF_STMT(BPF_LD | BPF_MEM, 0);
+  const sock_filter load_lower = BPF_STMT(BPF_MISC | BPF_TXA, 0);
+  std::vector<sock_filter> six{load(8), BPF_STMT(BPF_ST, 0), load(12), BPF_STMT(BPF_MISC | BPF_TAX, 0),
+                               load_upper};
   for (const ip_network& each : blocked) {
     const auto upper = static_cast<std::uint32_t>(each.prefix >> 32);
     const auto lower = static_cast<std::uint32_t>(each.prefix);
     if (each.is_six)
-      six.insert(six.end(), {load(8), unless_equal(upper, 3), load(12), unless_equal(lower, 1), give(none)});
+      six.insert(six.end(),
+                 {unless_equal(upper, 4), load_lower, unless_equal(lower, 1), give(none), load_upper});
     else
       four.insert(four.end(), {unless_equal(lower, 1), give(none)});
   }
