@@ -2,8 +2,13 @@
 /// \file region.ipp
 /// Definitions of region.hpp.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -176,8 +181,11 @@ TENSORHUB_DECL void registrar::seal(registration& made, const memory_range& rang
 }
 
 TENSORHUB_DECL void registrar::probe_for_cache() const {
-  alignas(4096) static std::byte page[4096];
-  const memory_range range{page, sizeof page};
+  // A whole page, of whatever size: what is registered may not be there in a fork.
+  const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::unique_ptr<void, void (*)(void*)> page{std::aligned_alloc(bytes, bytes), &std::free};
+  if (!page) throw std::bad_alloc{};
+  const memory_range range{static_cast<std::byte*>(page.get()), bytes};
   std::uint64_t keys[2] = {0, 0};
   for (std::uint64_t& key : keys) {
     const registration once = parts_of(range, FI_REMOTE_READ, 0);

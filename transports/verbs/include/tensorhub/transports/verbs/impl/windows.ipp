@@ -2,9 +2,12 @@
 /// \file windows.ipp
 /// Definitions of windows.hpp.
 
-#include <array>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "tensorhub/transports/verbs/windows.hpp"
@@ -124,10 +127,11 @@ TENSORHUB_DECL std::unique_ptr<window_maker> find_windows(ibv_pd& domain, std::u
     return nullptr;
   }
   auto found = std::make_unique<window_maker>(domain, port, gid_index);
-  constexpr std::size_t page = 4096;
-  alignas(page) std::array<std::byte, page> tried;  // a whole page: what is registered is not there in a fork
+  // A whole page, of whatever size: what is registered is not there in a fork.
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::unique_ptr<void, void (*)(void*)> tried{std::aligned_alloc(page, page), &std::free};
   constexpr unsigned access = IBV_ACCESS_MW_BIND;
-  const handle<ibv_mr> memory{::ibv_reg_mr(&domain, tried.data(), tried.size(), access)};
+  const handle<ibv_mr> memory{tried ? ::ibv_reg_mr(&domain, tried.get(), page, access) : nullptr};
   if (!memory) {
     why_not = "memory cannot be registered for memory windows: " + reason(errno);
     return nullptr;
