@@ -3,7 +3,9 @@
 // waits for ever.
 
 #include <doctest/doctest.h>
+#include <pthread.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -125,8 +127,11 @@ TEST_CASE("tcp: a source whose threads would have too small a stack is not made"
       const tcp source{{}, {1}};
     });
   };
-  CHECK(with_stack(64u << 10) == errc::system_failed);
-  CHECK(with_stack(128u << 10) == errc::ok);
+  // The guard, a page, is part of a stack. Where pages are small, ARM has no stack that is too small.
+  const std::size_t enough = (124u << 10) + static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t less = enough - (32u << 10);
+  if (less >= static_cast<std::size_t>(PTHREAD_STACK_MIN)) CHECK(with_stack(less) == errc::system_failed);
+  CHECK(with_stack(enough) == errc::ok);
 }
 
 #ifdef TENSORHUB_HAS_TLS

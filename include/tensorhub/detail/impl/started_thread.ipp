@@ -27,9 +27,11 @@ TENSORHUB_DECL void refuse_thread(std::string_view owner, std::string_view reaso
 }
 
 TENSORHUB_DECL void require_stack(std::string_view owner) {
-  constexpr std::size_t enough = 128u << 10;
   pthread_attr_t usual;
   if (::pthread_getattr_default_np(&usual) != 0) return;
+  std::size_t guard = 0;  // a page, which is part of the stack
+  static_cast<void>(::pthread_attr_getguardsize(&usual, &guard));
+  const std::size_t enough = (124u << 10) + guard;
   std::size_t bytes = enough;
   static_cast<void>(::pthread_attr_getstacksize(&usual, &bytes));
   ::pthread_attr_destroy(&usual);
