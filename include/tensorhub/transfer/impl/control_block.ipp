@@ -12,6 +12,16 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+/// What was stored before is visible before what is stored later, to the NICs that read memory as well: on
+/// ARM the fences of C++ speak of processors only.
+inline void fence_for_readers() noexcept {
+#if defined(__aarch64__)
+  __asm__ __volatile__("dmb osh" ::: "memory");
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 TENSORHUB_DECL control_offsets control_offsets::of(const layout& shape) noexcept {
   control_offsets at;
   at.bitmap = sizeof(control_header);
@@ -28,8 +38,7 @@ TENSORHUB_DECL void control_block::set_holder(incarnation holder) noexcept {
 TENSORHUB_DECL void control_block::raise_epoch(std::uint64_t epoch) noexcept {
   store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::empty));
   store(word_of(&control_header::epoch), epoch);
-  // Later writes to the weights must not become visible before the epoch.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  fence_for_readers();  // later writes to the weights must not become visible before the epoch
 }
 
 TENSORHUB_DECL void control_block::show_receiving(version_number version, std::uint64_t epoch) noexcept {
@@ -40,12 +49,13 @@ TENSORHUB_DECL void control_block::show_receiving(version_number version, std::u
 }
 
 TENSORHUB_DECL void control_block::add_chunk(chunk_index chunk) noexcept {
+  fence_for_readers();
   std::atomic_ref{words_[offsets_.bitmap / 8 + chunk / 64]}.fetch_or(1ull << (chunk % 64),
                                                                      std::memory_order_release);
 }
 
 TENSORHUB_DECL void control_block::show(version_number version, std::uint64_t epoch) noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  fence_for_readers();
   for (std::uint64_t i = 0; i < map_words(); ++i) {
     const std::uint64_t left = chunk_count_ - i * 64;
     store(offsets_.bitmap / 8 + i, left >= 64 ? ~0ull : (1ull << left) - 1);
