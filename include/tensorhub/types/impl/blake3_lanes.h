@@ -22,6 +22,7 @@ template <unsigned... I>
 struct numbers {};
 #if TENSORHUB_BLAKE3_LANES == 4
 using all_lanes = numbers<0, 1, 2, 3>;
+using all_bytes = numbers<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>;
 #elif TENSORHUB_BLAKE3_LANES == 8
 using all_lanes = numbers<0, 1, 2, 3, 4, 5, 6, 7>;
 using all_bytes = numbers<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
@@ -30,8 +31,8 @@ using all_bytes = numbers<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 
 using all_lanes = numbers<0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15>;
 #endif
 
-#if TENSORHUB_BLAKE3_LANES == 8
-/// AVX2 has no rotation, but moves bytes within words in one instruction.
+#if TENSORHUB_BLAKE3_LANES == 8 || defined(__aarch64__)
+/// AVX2 and NEON have no rotation, but move bytes within words in one instruction.
 template <unsigned count, unsigned... I>
 TENSORHUB_BLAKE3_PART void rotate_by_bytes(vector& x, numbers<I...>) noexcept {
   const auto from = reinterpret_cast<bytes_vector>(x);
@@ -42,10 +43,16 @@ TENSORHUB_BLAKE3_PART void rotate_by_bytes(vector& x, numbers<I...>) noexcept {
 
 template <unsigned bits>
 TENSORHUB_BLAKE3_PART void rotate(vector& x) noexcept {
-#if TENSORHUB_BLAKE3_LANES == 8
+#if TENSORHUB_BLAKE3_LANES == 8 || defined(__aarch64__)
   if constexpr (bits % 8 == 0) return rotate_by_bytes<bits / 8>(x, all_bytes{});
 #endif
+#if defined(__aarch64__)
+  vector out = x << (32 - bits);  // and the rest by one instruction, for which g++ 12 takes two
+  __asm__("sri %0.4s, %1.4s, %2" : "+w"(out) : "w"(x), "i"(bits));
+  x = out;
+#else
   x = (x >> bits) | (x << (32 - bits));
+#endif
 }
 
 TENSORHUB_BLAKE3_PART void mix(vector& a, vector& b, vector& c, vector& d, const vector& x,
