@@ -58,12 +58,12 @@ std::vector<std::byte> pattern(std::uint64_t seed, std::uint64_t offset, std::ui
 /// Memory of the fake device, or of the host, with a pattern.
 struct memory {
   std::vector<std::byte> on_host;
-  std::optional<testing::fake_device_memory::allocation> on_device;
+  std::unique_ptr<testing::fake_device_memory::allocation> on_device;
   std::uint64_t bytes;
 
   memory(std::uint64_t size, bool of_device, std::uint64_t seed) : bytes{size} {
     if (of_device) {
-      on_device.emplace(size);
+      on_device = std::make_unique<testing::fake_device_memory::allocation>(size);
       fake_device::instance().fill(on_device->data(), pattern(seed, 0, size));
     } else {
       on_host = pattern(seed, 0, size);

@@ -312,7 +312,7 @@ TEST_CASE("shard memory: wrong tensors are refused by name and leave nothing beh
 }
 
 TEST_CASE("shard memory: memory that cannot be written is served, and refused where bytes are to arrive") {
-  constexpr std::size_t page = 4096;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::byte* const mapped = static_cast<std::byte*>(
       ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   REQUIRE(mapped != MAP_FAILED);
