@@ -20,7 +20,8 @@ namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
 /// Like memcpy, but the target's cache lines are written to memory without being fetched first and without
 /// displacing the caches' content: for a copy that is larger than the caches this saves a third of the
-/// traffic. glibc does the same only for very large calls; this transport copies in pieces.
+/// traffic. glibc does the same only for very large calls; this transport copies in pieces. Without SSE2 it
+/// is memcpy.
 void copy_streaming(std::byte* target, const std::byte* from, std::uint64_t bytes) noexcept;
 
 /// Returns zero, or errno. EFAULT: the file is shorter than expected.
