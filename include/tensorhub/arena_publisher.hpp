@@ -52,6 +52,7 @@ class any_arena_publisher : private worker {
   using worker::statistics;
   using worker::stuck;
   using worker::wait;
+  using worker::wait_held;
   using worker::why;
 
   /// Tells of one tensor, before the first other call; in every worker of the shard alike.

@@ -47,6 +47,7 @@ class any_publisher : private worker {
   using worker::shard_layout;
   using worker::stuck;
   using worker::wait;
+  using worker::wait_held;
   using worker::why;
 
   TENSORHUB_DECL void add(std::string name, const void* data, std::span<const std::uint64_t> dimensions,

@@ -72,6 +72,12 @@ class server_client {
   stuck(std::string model = {}, std::chrono::milliseconds older_than = std::chrono::seconds{1},
         std::chrono::milliseconds timeout = defaults::join_timeout);
 
+  /// Waits until all replicas of these names hold `version` or a newer one, and returns the names: as
+  /// `worker::wait_held`. There is none for any so many: trainers would count, too.
+  TENSORHUB_DECL std::vector<std::string> wait_held(
+      std::string model, version_number version, std::vector<std::string> replicas,
+      std::chrono::milliseconds timeout = defaults::update_timeout);
+
   // ---- orders about a model: as the calls of these names at `worker`
 
   TENSORHUB_DECL void retain(std::string model, std::uint32_t versions,

@@ -18,6 +18,7 @@
 #include "tensorhub/service/client.hpp"
 #include "tensorhub/service/inquiry.hpp"
 #include "tensorhub/types/plain_text.hpp"
+#include "tensorhub/worker/held_wait.hpp"
 #include "tensorhub/worker/results.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
@@ -176,6 +177,20 @@ TENSORHUB_DECL stuck_report server_client::stuck(std::string model, std::chrono:
   std::stable_sort(out.entries.begin(), out.entries.end(),
                    [](const stuck_entry& a, const stuck_entry& b) { return a.waited_ms > b.waited_ms; });
   return out;
+}
+TENSORHUB_DECL std::vector<std::string> server_client::wait_held(std::string model, version_number version,
+                                                                 std::vector<std::string> replicas,
+                                                                 std::chrono::milliseconds timeout) {
+  const state& servers = of(model);
+  return detail::wait_held(
+      {version, {}, {}, std::move(replicas)}, timeout,
+      {[&](std::chrono::milliseconds left) { return list(model, left); },
+       [&servers, before = servers.interrupts.load()] { return servers.interrupts != before; },
+       [&](errc code, const std::string& sentence) {
+         auto about = server_client_detail::about(model, {});
+         about.version = version.value;
+         return error(code, sentence, std::move(about));
+       }});
 }
 
 TENSORHUB_DECL void server_client::retain(std::string model, std::uint32_t versions,

@@ -25,6 +25,11 @@ namespace tensorhub::inline TENSORHUB_MODE {
   const std::size_t mark = name.find_last_of("@~");
   return mark == std::string_view::npos ? std::string_view{} : name.substr(0, mark);
 }
+/// Whether it is the name of a copy of a retained version.
+[[nodiscard]] constexpr bool is_copy(std::string_view name) noexcept {
+  const std::string_view whole = whole_of(name);
+  return !whole.empty() && name[whole.size()] == '~';
+}
 /// Whether this is the replica's own name or that of one of its parts.
 [[nodiscard]] constexpr bool is_part_of(std::string_view name, std::string_view replica) noexcept {
   if (!name.starts_with(replica)) return false;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file repeated.hpp
-/// A call that is repeated while it fails for reasons that may pass.
+/// A call that is repeated while it fails for reasons that may pass, and the pause between two calls.
 ///
 /// Thread safety: as the call.
 
@@ -17,6 +17,14 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
+/// Sleeps until then; ends soon after `is_interrupted()` has become true.
+template <typename Interrupted>
+void sleep_until(std::chrono::steady_clock::time_point wake, const Interrupted& is_interrupted) {
+  constexpr std::chrono::milliseconds longest_sleep{50};
+  while (std::chrono::steady_clock::now() < wake && !is_interrupted())
+    std::this_thread::sleep_until(std::min(wake, std::chrono::steady_clock::now() + longest_sleep));
+}
+
 /// `call(time left)` until it succeeds, fails with an error that is not `retryable()`, or `timeout` has
 /// passed: then its last error is thrown. `cancelled`: `caller`, a worker or subscriber, was interrupted
 /// meanwhile. Throws `invalid_argument` for one of several shards, which repeat a
@@ -27,7 +35,6 @@ auto repeated(const worker_options& who, std::chrono::milliseconds timeout, cons
   using std::chrono::milliseconds;
   constexpr milliseconds first_pause{20};
   constexpr milliseconds longest_pause{1000};
-  constexpr milliseconds longest_sleep{50};
   if (who.shard.count > 1) {
     throw error(
         errc::invalid_argument,
@@ -43,9 +50,7 @@ auto repeated(const worker_options& who, std::chrono::milliseconds timeout, cons
     } catch (const error& e) {
       if (!e.retryable() || time_left(until) <= pause) throw;
     }
-    const auto wake = std::chrono::steady_clock::now() + pause;
-    while (time_left(wake) > milliseconds{0} && caller.interrupts() == interrupts)
-      std::this_thread::sleep_for(std::min(time_left(wake), longest_sleep));
+    sleep_until(std::chrono::steady_clock::now() + pause, [&] { return caller.interrupts() != interrupts; });
     if (caller.interrupts() != interrupts)
       throw error(errc::cancelled, "the call was interrupted", context_of(who));
   }

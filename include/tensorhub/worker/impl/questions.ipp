@@ -1,7 +1,7 @@
 #pragma once
 /// \file questions.ipp
 /// The calls of a worker (worker/worker.hpp) that move no weights: what it asks the server, and what it asks
-/// the server to retain. Each is one request and its answer.
+/// the server to retain. Each is one request and its answer; `wait_held` is several.
 
 #include <string>
 #include <utility>
@@ -10,6 +10,7 @@
 #include "tensorhub/config.hpp"
 #include "tensorhub/detail/time_left.hpp"
 #include "tensorhub/types/plain_text.hpp"
+#include "tensorhub/worker/held_wait.hpp"
 #include "tensorhub/worker/state.hpp"
 #include "tensorhub/worker/worker.hpp"
 
@@ -57,6 +58,31 @@ TENSORHUB_DECL stuck_report worker::stuck(std::chrono::milliseconds older_than,
                                              return core.stuck(now, state_->options.model, older_than, until);
                                            })
                                      .stuck);
+}
+
+namespace worker_detail {
+
+TENSORHUB_DECL std::vector<std::string> wait_held(worker& self, const worker_state& state,
+                                                  detail::held_question question,
+                                                  std::chrono::milliseconds timeout) {
+  const version_number version = question.version;
+  return detail::wait_held(
+      std::move(question), timeout,
+      {[&](std::chrono::milliseconds left) { return self.list(state.options.model, left); },
+       [&, before = self.interrupts()] { return self.interrupts() != before; },
+       [&](errc code, const std::string& sentence) { return state.failure(code, sentence, version); }});
+}
+
+}  // namespace worker_detail
+
+TENSORHUB_DECL std::vector<std::string> worker::wait_held(version_number version, std::uint32_t replicas,
+                                                          std::chrono::milliseconds timeout) {
+  return worker_detail::wait_held(*this, *state_, {version, replicas, state_->options.replica, {}}, timeout);
+}
+TENSORHUB_DECL std::vector<std::string> worker::wait_held(version_number version,
+                                                          std::vector<std::string> replicas,
+                                                          std::chrono::milliseconds timeout) {
+  return worker_detail::wait_held(*this, *state_, {version, {}, {}, std::move(replicas)}, timeout);
 }
 
 namespace worker_detail {
