@@ -72,8 +72,8 @@ class server_client {
   stuck(std::string model = {}, std::chrono::milliseconds older_than = std::chrono::seconds{1},
         std::chrono::milliseconds timeout = defaults::join_timeout);
 
-  /// Waits until all replicas of these names hold `version` or a newer one, and returns the names: as
-  /// `worker::wait_held`. There is none for any so many: trainers would count, too.
+  /// Waits until all replicas of these names hold `version` or a newer one, as `worker::wait_held`. (It
+  /// takes no number: the server does not tell trainers from rollouts, and both would count.)
   TENSORHUB_DECL std::vector<std::string> wait_held(
       std::string model, version_number version, std::vector<std::string> replicas,
       std::chrono::milliseconds timeout = defaults::update_timeout);

@@ -3,10 +3,12 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>
 #include <tensorhub/server_client.hpp>
+#include <vector>
 
 #include "calls.hpp"
 #include "doors.hpp"
@@ -78,6 +80,14 @@ void bind_client(nb::module_& module) {
                 .entries);
       },
       "model"_a, "older_than"_a.none(), "timeout"_a.none());
+  bound.def(
+      "wait_held",
+      [](client& self, const text& model, std::uint64_t version, const std::vector<text>& replicas,
+         given_seconds timeout) {
+        return self.call(
+            [&](auto& asked) { return asked.wait_held(model, version, replicas, time_of(timeout)); });
+      },
+      "model"_a, "version"_a, "replicas"_a, "timeout"_a.none());
   bound.def(
       "retain",
       [](client& self, const text& model, std::uint32_t versions, given_seconds timeout) {

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
@@ -16,6 +17,7 @@
 #include <tensorhub/arena_publisher.hpp>
 #include <tensorhub/publisher.hpp>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "calls.hpp"
@@ -135,6 +137,22 @@ class arena : public door<arena_worker> {
   std::atomic<bool> may_wait_ = true;  ///< the next `put` joins, or takes back what was committed
 };
 
+using names = std::vector<std::string>;
+
+template <typename Door>
+void bind_wait_held(nb::class_<Door>& bound) {
+  bound.def(
+      "wait_held",
+      [](Door& self, std::uint64_t version, const std::variant<std::uint32_t, names>& replicas,
+         given_seconds timeout) {
+        return self.call([&](auto& worker) {
+          return std::visit(
+              [&](const auto& whom) { return worker.wait_held(version, whom, time_of(timeout)); }, replicas);
+        });
+      },
+      "version"_a, "replicas"_a, "timeout"_a.none());
+}
+
 }  // namespace
 
 void bind_publisher(nb::module_& module) {
@@ -150,6 +168,7 @@ void bind_publisher(nb::module_& module) {
   bound.def("statistics", &publisher::statistics);
   bound.def_prop_ro("held_version", &publisher::held_version);
   bound.def_prop_ro("keeps_tensors", [](const publisher& self) { return self.keeps_tensors(); });
+  bind_wait_held(bound);
   bind_shared_calls(bound);
 
   nb::class_<arena> filled{module, "Arena"};
@@ -161,6 +180,7 @@ void bind_publisher(nb::module_& module) {
   filled.def("roll_back_to", &arena::roll_back_to, "version"_a, "timeout"_a.none());
   filled.def("statistics", &arena::statistics);
   filled.def_prop_ro("held_version", &arena::held_version);
+  bind_wait_held(filled);
   bind_shared_calls(filled);
 }
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from tensorhub import _core
 from tensorhub.lifetime import Closable
 from tensorhub.reports import DrainReport, Model, Replica, Stuck
 from tensorhub.server import ReferenceServer
-from tensorhub.workers import Security, _fields_of, _number
+from tensorhub.workers import Security, _fields_of, _number, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["ServerClient"]
 
@@ -55,6 +58,13 @@ class ServerClient(Closable):
     def stuck(self, model: str = "", older_than: float = 1.0, timeout: float = _core.join_timeout) -> list[Stuck]:
         """What in a model, or in all, has waited for longer than `older_than`, and for what; the oldest first."""
         return [Stuck(**told) for told in self._inner.stuck(model, older_than, timeout)]
+
+    def wait_held(
+        self, model: str, version: SupportsIndex, replicas: Iterable[str], timeout: float = _core.update_timeout
+    ) -> tuple[str, ...]:
+        """Waits until all replicas of these names hold `version` or a newer one, as `Publisher.wait_held`."""
+        names = names_of("replicas", "replicas", replicas)
+        return tuple(self._inner.wait_held(model, _number(version), names, timeout))
 
     def retain(self, model: str, versions: int, timeout: float = _core.join_timeout) -> None:
         """The latest `versions` of the model are not to be lost: their last reliable holder hands them over."""

@@ -100,6 +100,15 @@ class ArenaPublisher(InWithBlock):
             self._waiting = None
         return self._publisher.commit(version, timeout)
 
+    def wait_held(
+        self,
+        version: SupportsIndex,
+        replicas: SupportsIndex | Iterable[str],
+        timeout: float = _core.update_timeout,
+    ) -> tuple[str, ...]:
+        """As `tensorhub.ArenaPublisher.wait_held`."""
+        return self._publisher.wait_held(version, replicas, timeout)
+
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint, as at `tensorhub.ArenaPublisher`. Without a layout: after all tensors were put once."""
         self._declare_waiting()

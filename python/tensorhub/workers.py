@@ -227,6 +227,29 @@ def _number(version: SupportsIndex, argument: str = "version") -> int:
     return number
 
 
+def names_of(argument: str, kind: str, given: Iterable[str]) -> list[str]:
+    """Names that an argument takes; of one string it would take the letters."""
+    if isinstance(given, str):
+        raise TypeError(f"{argument}= takes the names of {kind}, and got one string: write {argument}=[{given!r}]")
+    names = list(given)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"{argument}= takes the names of {kind}, and got {wrong[0]!r}")
+    return names
+
+
+def _number_or_names(replicas: SupportsIndex | Iterable[str]) -> int | list[str]:
+    """Whom `wait_held` waits for, as the core takes it."""
+    if isinstance(replicas, Iterable):
+        return names_of("replicas", "replicas", replicas)
+    try:
+        number = operator.index(replicas)
+    except TypeError:
+        raise TypeError(f"replicas is {replicas!r}: give a whole number, or names of replicas") from None
+    if not 0 <= number < 2**32:
+        raise InvalidArgument(f"replicas is {number}: a number of replicas is from 0 to 2**32 - 1")
+    return number
+
+
 def seconds_of(timeout: float) -> float:
     """A time-out that is reckoned with here, refused as the core refuses it."""
     try:
@@ -340,6 +363,36 @@ class _Worker(_Member):
         return UnpublishReport(**self._inner.leave(grace))
 
 
+class _Trainer(_Worker):
+    """Workers that publish."""
+
+    _inner: _core.Publisher | _core.Arena
+
+    def wait_held(
+        self,
+        version: SupportsIndex,
+        replicas: SupportsIndex | Iterable[str],
+        timeout: float = _core.update_timeout,
+    ) -> tuple[str, ...]:
+        """Waits until other replicas hold `version`, or a newer one, in all shards, and returns their names.
+
+        `replicas`: how many, or the names of those that all have to. They have *received* it: one that stages counts
+        before it has installed it. A copy that `retain` has made does not count; a seeder or another trainer does,
+        unless names are given. Whoever dies, or updates again meanwhile, does not count any more.
+        Of a trainer of several shards one is enough to call this. `TimedOut` says who holds it, and what the others
+        hold; `Unavailable`: it was there, and for 5 s nobody has held it or read anything.
+        """
+        return tuple(self._inner.wait_held(_number(version), _number_or_names(replicas), timeout))
+
+    def roll_back_to(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
+        self._inner.roll_back_to(_number(version), timeout)
+
+    def statistics(self) -> dict[str, Any]:
+        """What it has done since it was made: calls by outcome, bytes, times."""
+        return self._inner.statistics()
+
+
 class _InPlace(_Worker):
     """Workers of the caller's tensors."""
 
@@ -399,7 +452,7 @@ class _InPlace(_Worker):
             each.check()
 
 
-class Publisher(_InPlace):
+class Publisher(_InPlace, _Trainer):
     """A trainer: its tensors become versions, in place or as a copy.
 
     >>> trainer = Publisher(server, model="policy", replica="trainer-0")
@@ -434,11 +487,7 @@ class Publisher(_InPlace):
         digests, which takes less time. A few chunks of the others are digested all the same: ContractBroken, if
         one has changed and was left out.
         """
-        if isinstance(changed, str):
-            raise TypeError(f"changed= takes the names of tensors, and got one string: write changed=[{changed!r}]")
-        names = None if changed is None else list(changed)
-        if wrong := [name for name in names or () if not isinstance(name, str)]:
-            raise TypeError(f"changed= takes the names of tensors, and got {wrong[0]!r}")
+        names = None if changed is None else names_of("changed", "tensors", changed)
         self._check_modules()
         before, number = self.held_version, _number(version)
         try:
@@ -499,16 +548,8 @@ class Publisher(_InPlace):
             why = "was unpublished by force, when drain_timeout was over: whoever still read it was cut off"
             _logger.warning("%s): version %d %s", self._who, version, why)
 
-    def roll_back_to(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
-        """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
-        self._inner.roll_back_to(_number(version), timeout)
 
-    def statistics(self) -> dict[str, Any]:
-        """What it has done since it was made: calls by outcome, bytes, times."""
-        return self._inner.statistics()
-
-
-class ArenaPublisher(_Worker):
+class ArenaPublisher(_Trainer):
     """A trainer that has no tensors to publish in place: they are handed over one by one, into memory of our own.
 
     >>> trainer = ArenaPublisher(server, model="policy", replica="trainer-0")
@@ -559,14 +600,6 @@ class ArenaPublisher(_Worker):
     def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last `commit`."""
         return PublishReport(**self._inner.commit(_number(version), timeout))
-
-    def roll_back_to(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> None:
-        """Back to a checkpoint: later versions are withdrawn wherever they are held, and may be published again."""
-        self._inner.roll_back_to(_number(version), timeout)
-
-    def statistics(self) -> dict[str, Any]:
-        """What it has done since it was made: calls by outcome, bytes, times."""
-        return self._inner.statistics()
 
 
 class Update(Closable):

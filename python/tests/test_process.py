@@ -114,15 +114,16 @@ def interrupted_soon() -> Iterator[None]:
         interrupts.join()
 
 
-@pytest.mark.parametrize("call", ["update", "wait", "models", "publish", "async", "seeder", "leave", "put"])
+@pytest.mark.parametrize("call", ["update", "wait", "models", "publish", "async", "seeder", "leave", "put", "held"])
 def test_ctrl_c_ends_a_wait(server: th.ReferenceServer, call: str) -> None:
     asking = subscriber(nobody() if call == "models" else server)
     trainer = publisher(nobody())
     arena = th.ArenaPublisher(nobody(), "policy", "trainer-1", join_timeout=60)
     arena.declare("w", [1000], "f32")
     deserted = publisher(server)  # its server ends before it leaves, and it waits for another one
-    if call == "leave":
+    if call in ("leave", "held"):
         deserted.publish(1, timeout=20)
+    if call == "leave":
         server.close()
     calls = {
         "update": lambda: asking.update(5, timeout=60),
@@ -133,6 +134,7 @@ def test_ctrl_c_ends_a_wait(server: th.ReferenceServer, call: str) -> None:
         "seeder": lambda: th.Seeder(server, "policy", "seed").wait(5, timeout=60),
         "leave": lambda: deserted.leave(grace=60),
         "put": lambda: arena.put("w", np.ones(1000, dtype=np.float32)),
+        "held": lambda: deserted.wait_held(1, 1, timeout=60),
     }
     started = time.monotonic()
     with interrupted_soon(), pytest.raises(KeyboardInterrupt):

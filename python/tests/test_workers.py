@@ -596,6 +596,52 @@ def test_arguments_of_a_wrong_kind_are_named(pair: Pair, server: th.ReferenceSer
         th.Subscriber(server, "policy", "rollout-1", xyzzy=3)  # type: ignore[call-arg]
 
 
+def test_a_trainer_waits_until_replicas_hold_a_version(pair: Pair, server: th.ReferenceServer) -> None:
+    source = tensors(1)
+    trainer, rollout = pair(source, zeros(source), mode="staged")
+    with (
+        th.ArenaPublisher(server, "policy", "trainer-1") as idle,
+        th.ServerClient(server) as client,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        trainer.publish(7)
+        waits = [
+            threads.submit(trainer.wait_held, 7, np.int64(1), 60),
+            threads.submit(idle.wait_held, np.int64(6), ["rollout-0"], 60),
+            threads.submit(client.wait_held, "policy", 7, ("rollout-0", "trainer-0"), 60),
+        ]
+        rollout.stage(7)  # received: it need not be live
+        assert [each.result() for each in waits] == [("rollout-0",), ("rollout-0",), ("rollout-0", "trainer-0")]
+        sentence = "1 of 2 replicas hold version 7, or a newer one: rollout-0; no other has joined"
+        with pytest.raises(th.TimedOut, match=sentence):
+            trainer.wait_held(7, 2, timeout=1)
+        with pytest.raises(th.TimedOut, match=r"without it: absent \(has not joined\)"):
+            client.wait_held("policy", 7, {"absent"}, timeout=1)
+        waiting = threads.submit(trainer.wait_held, 7, 2, 60)
+        while not waiting.done():
+            trainer._inner.interrupt()
+            time.sleep(0.02)
+        with pytest.raises(th.Cancelled):
+            waiting.result()
+
+
+def test_whom_a_trainer_waits_for_has_to_be_a_number_or_names(pair: Pair, server: th.ReferenceServer) -> None:
+    trainer, _ = pair(tensors(1), tensors(2))
+    with pytest.raises(TypeError, match=r"got one string: write replicas=\['rollout-0'\]"):
+        trainer.wait_held(7, "rollout-0")
+    with pytest.raises(TypeError, match="takes the names of replicas, and got 1"):
+        trainer.wait_held(7, [1])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"replicas is 1\.5: give a whole number, or names of replicas"):
+        trainer.wait_held(7, 1.5)  # type: ignore[arg-type]
+    for number in (-1, 2**32):
+        with pytest.raises(th.InvalidArgument, match=f"replicas is {number}: a number of replicas is from 0"):
+            trainer.wait_held(7, number)
+    with pytest.raises(th.InvalidArgument, match="version 0 is held by nobody"):
+        trainer.wait_held(0, 1)
+    with th.ServerClient(server) as client, pytest.raises(TypeError, match="got one string"):
+        client.wait_held("policy", 7, "rollout-0")
+
+
 @pytest.mark.parametrize("mode", ["staged", "double_buffered"])
 def test_what_is_live_does_not_excuse_wrong_arguments(server: th.ReferenceServer, mode: th.Mode) -> None:
     with th.Publisher(server, "m", "t") as trainer, th.Subscriber(server, "m", "r", mode=mode) as rollout:

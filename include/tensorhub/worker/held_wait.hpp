@@ -21,8 +21,8 @@
 
 namespace tensorhub::inline TENSORHUB_MODE::detail {
 
-/// Who is to hold what. A replica holds what one of its parts holds (types/replica_name.hpp). Copies of retained
-/// versions do not count as parts.
+/// Who is to hold what. A replica holds what one of its parts holds (types/replica_name.hpp). Copies of
+/// retained versions do not count as parts.
 struct held_question {
   version_number version{};    ///< or a newer one
   std::uint32_t replicas = 0;  ///< how many, whoever they are, beside `except`
@@ -77,8 +77,8 @@ class held_wait {
   std::chrono::milliseconds pause_{0};
 };
 
-/// What the door that waits does. `list`: of its model, within the given time. `is_interrupted`: since the call
-/// began.
+/// What the door that waits does. `list`: of its model, within the given time. `is_interrupted`: since the
+/// call began.
 struct held_wait_calls {
   std::function<std::vector<model_entry>(std::chrono::milliseconds)> list;
   std::function<bool()> is_interrupted;

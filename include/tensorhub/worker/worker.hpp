@@ -193,19 +193,19 @@ class worker {
   stuck(std::chrono::milliseconds older_than = std::chrono::seconds{1},
         std::chrono::milliseconds timeout = defaults::join_timeout);
 
-  /// Waits until so many replicas beside this one hold `version` or a newer one, all shards and completely,
-  /// and returns their names. They have *received* it: a rollout that stages counts before it has installed
-  /// what it has, by the name of its replica. A copy that `retain` has made does not count; a seeder or
-  /// another trainer does, as any replica. Whoever dies or updates again meanwhile does not count any more.
+  /// Waits until this many replicas beside this one hold `version`, or a newer one, in all their shards, and
+  /// returns their names. They have *received* it: a rollout that stages counts before it has installed it. A
+  /// seeder or another trainer counts as any replica does; a copy that `retain` has made does not. A replica
+  /// that dies, or begins another update in place, does not count any more.
   ///
   /// It asks for `list` every 10 ms to 200 ms, more rarely where answers take long; of a trainer of several
-  /// shards one is enough to call it. `timed_out` says who holds it, and what the others hold; `unavailable`:
-  /// it was there, and for 5 s nobody has held it or read anything; `not_found`: no worker of the model has
-  /// joined.
+  /// shards one is enough to call it. `timed_out` says who holds the version, and what the others hold;
+  /// `unavailable`: it was there, and for 5 s nobody has held it or read anything; `not_found`: no worker of
+  /// the model has joined.
   TENSORHUB_DECL std::vector<std::string> wait_held(
       version_number version, std::uint32_t replicas,
       std::chrono::milliseconds timeout = defaults::update_timeout);
-  /// The same, until all replicas of these names hold it; they may have yet to join.
+  /// The same, until all replicas of these names hold it, which may have yet to join.
   TENSORHUB_DECL std::vector<std::string> wait_held(
       version_number version, std::vector<std::string> replicas,
       std::chrono::milliseconds timeout = defaults::update_timeout);
