@@ -70,8 +70,7 @@ TENSORHUB_DECL rows_by_replica rows_of(const model_entry& model, const held_ques
 TENSORHUB_DECL version_holders holders_of(const model_entry& model, const held_question& question) {
   version_holders out;
   for (const auto& [name, row] : held_wait_detail::rows_of(model, question)) {
-    const bool holds = row != nullptr && !row->torn && row->version >= question.version;
-    if (holds)
+    if (row != nullptr && row->version >= question.version)
       out.holding.push_back(name);
     else
       out.lacking.push_back(name + " (" + held_wait_detail::what_it_has(row, model.shards) + ")");
