@@ -74,6 +74,7 @@ TEST_CASE("held wait: a replica counts once, by any of its parts, and its tempor
   CHECK(told.holding == names{"flips", "newer", "plain", "stages"});
   CHECK(told.lacking == names{"old (version 6)"});
   CHECK(told.are_enough);
+  CHECK(holders_of(model_of(8, {row("flips@a", 8), row("flips@b", 7)}), any(8, 1)).are_enough);
   CHECK(!holders_of(model_of(7, {row("flips@a", 7), row("flips@b", 7)}), any(7, 2)).are_enough);
 }
 
@@ -81,6 +82,9 @@ TEST_CASE("held wait: the publisher that asks does not count, nor do its snapsho
   const auto model = model_of(7, {row("trainer-0", 7), row("trainer-0@snapshot-0", 7), row("trainer-1", 7)});
   CHECK(holders_of(model, any(7, 1)).holding == names{"trainer-1"});
   CHECK(holders_of(model, all_of(7, {"trainer-0"})).are_enough);  // who names it means it
+  const auto marked =
+      model_of(7, {row("group@0", 7), row("group@0@snapshot-1", 7), row("rollout@0@stage", 7)});
+  CHECK(holders_of(marked, {7, 1, "group@0", {}}).holding == names{"rollout"});
 }
 
 TEST_CASE("held wait: of names each has to hold it") {

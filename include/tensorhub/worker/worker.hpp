@@ -194,9 +194,10 @@ class worker {
         std::chrono::milliseconds timeout = defaults::join_timeout);
 
   /// Waits until this many replicas beside this one hold `version`, or a newer one, in all their shards, and
-  /// returns their names. They have *received* it: a rollout that stages counts before it has installed it. A
-  /// seeder or another trainer counts as any replica does; a copy that `retain` has made does not. A replica
-  /// that dies, or begins another update in place, does not count any more.
+  /// returns their names. They have *received* it: a rollout that stages counts before it has installed it.
+  /// Parts of a replica, such as "rollout-0@stage", count as one, by what stands before the "@". A seeder or
+  /// another trainer counts as any replica does; a copy that `retain` has made does not. A replica that dies,
+  /// or begins another update in place, does not count any more.
   ///
   /// It asks for `list` every 10 ms to 200 ms, more rarely where answers take long; of a trainer of several
   /// shards one is enough to call it. `timed_out` says who holds the version, and what the others hold;

@@ -24,9 +24,10 @@ namespace held_wait_detail {
 /// By replica: its part with the newest version; null: nobody has joined by that name.
 using rows_by_replica = std::map<std::string, const replica_entry*, std::less<>>;
 
-[[nodiscard]] inline std::string_view name_of_whole(std::string_view name) {
-  const std::string_view whole = whole_of(name);
-  return whole.empty() ? name : whole;
+/// Of a part of a part, too.
+[[nodiscard]] inline std::string name_of_whole(std::string_view name) {
+  for (auto whole = whole_of(name); !whole.empty(); whole = whole_of(name)) name = whole;
+  return std::string{name};
 }
 
 TENSORHUB_DECL rows_by_replica rows_of(const model_entry& model, const held_question& question) {
@@ -39,13 +40,13 @@ TENSORHUB_DECL rows_by_replica rows_of(const model_entry& model, const held_ques
   for (const replica_entry& each : model.replicas) {
     if (is_copy(each.name)) continue;
     if (!question.names) {
-      see(rows[std::string{name_of_whole(each.name)}], each);
+      see(rows[name_of_whole(each.name)], each);
       continue;
     }
     for (std::string_view name = each.name; !name.empty(); name = whole_of(name))
       if (const auto asked = rows.find(name); asked != rows.end()) see(asked->second, each);
   }
-  if (!question.names) rows.erase(std::string{name_of_whole(question.except)});
+  if (!question.names) rows.erase(name_of_whole(question.except));
   return rows;
 }
 
