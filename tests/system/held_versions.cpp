@@ -24,13 +24,17 @@ namespace {
 
 constexpr std::size_t few_words = 1000;
 
+/// One that does not wait for the workers of an earlier one for long.
+[[nodiscard]] tensorhub::reference_server_options started_at(const std::string& address) {
+  tensorhub::reference_server_options how;
+  how.address = address;
+  how.catalog.recovery_grace = 200ms;
+  return how;
+}
+
 /// A server and a trainer; rollouts come as they are asked for.
 struct scene {
-  system_tests::hub::reference_server server{[] {
-    tensorhub::reference_server_options how;
-    how.catalog.recovery_grace = 100ms;  // then it answers `not_found`
-    return how;
-  }()};
+  system_tests::hub::reference_server server{started_at("tcp://127.0.0.1:0")};
   trainer source{who(server.address(), "trainer-0"), few_words};
   std::vector<std::unique_ptr<rollout>> readers{};
   rollout& reader(std::size_t index) {
@@ -212,6 +216,21 @@ TEST_CASE("wait_held: who has died does not count any more") {
   CHECK(held_by_no_more_than(here.source.worker, 1, 0));
   here.reader(0).worker.update(exactly(1));
   CHECK(here.source.worker.wait_held(1, 1, 20s) == names{"rollout-0"});
+}
+
+TEST_CASE("wait_held: it goes on with a server that is started again") {
+  std::optional<system_tests::hub::reference_server> server{std::in_place};
+  const std::string address = server->address();
+  trainer source{who(address, "trainer-0"), few_words};
+  rollout reader{who(address, "rollout-0"), few_words};
+  source.publish(1);
+  auto held = in_background([&] { return source.worker.wait_held(1, 1, 60s); });
+  CHECK(held.wait_for(100ms) == std::future_status::timeout);
+  server.reset();
+  CHECK(held.wait_for(100ms) == std::future_status::timeout);
+  server.emplace(started_at(address));
+  reader.worker.update(exactly(1), 60s);
+  CHECK(held.get() == names{"rollout-0"});
 }
 
 TEST_CASE("wait_held: a version that nobody can get any more is unavailable") {

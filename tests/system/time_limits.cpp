@@ -189,6 +189,8 @@ struct every_door {
     add_staging(all, flipping_sides.worker, "double-buffered subscriber");
     all.push_back({"publisher::publish", [&] { publishing.worker.publish(1, given); }, most});
     all.push_back(
+        {"publisher::wait_held", [&] { publishing.worker.wait_held(9, 1, given); }, most, errc::timed_out});
+    all.push_back(
         {"publisher::unpublish", [&] { publishing.worker.unpublish(given); }, most, errc::ok, true});
     all.push_back(
         {"publisher::publish, snapshot", [&] { publishing.worker.publish(2, snapshot, given); }, most});
