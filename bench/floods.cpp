@@ -2,6 +2,7 @@
 // trainer's data port.
 
 #include <memory>
+#include <span>
 #include <string>
 #include <tensorhub/server.hpp>
 #include <tensorhub/tensorhub.hpp>
@@ -57,13 +58,14 @@ struct rollout {
   }
 };
 
-bench::figures publish_and_update(tensorhub::worker& trainer,
+bench::figures publish_and_update(tensorhub::worker& trainer, std::span<float> weights,
                                   const std::vector<std::unique_ptr<rollout>>& fleet, std::uint64_t& version,
                                   int times) {
   std::vector<double> seconds;
   for (int i = 0; i < times; ++i) {
+    bench::change_pages(std::as_writable_bytes(weights), ++version);
     const double started = bench::now_seconds();
-    trainer.publish(++version);
+    trainer.publish(version);
     {
       std::vector<std::jthread> updates;
       for (const auto& each : fleet)
@@ -105,7 +107,9 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 4; ++i)
     fleet.push_back(std::make_unique<rollout>(here.who("rollout-" + std::to_string(i))));
   std::uint64_t version = 0;
-  const auto turn = [&] { return publish_and_update(trainer, fleet, version, given.smoke ? 1 : 10); };
+  const auto turn = [&] {
+    return publish_and_update(trainer, weights, fleet, version, given.smoke ? 1 : 10);
+  };
   result.add("quiet", turn);
   for (const std::string& kind : floods::kinds)
     result.add(kind, [&, kind] {

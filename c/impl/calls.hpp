@@ -73,7 +73,7 @@ TENSORHUB_C_LAST_FIELD(tensorhub_server_options, log_context);
 TENSORHUB_C_LAST_FIELD(tensorhub_worker_options, reserved);
 TENSORHUB_C_LAST_FIELD(tensorhub_tensor, reserved);
 TENSORHUB_C_LAST_FIELD(tensorhub_publish_report, changed);
-TENSORHUB_C_LAST_FIELD(tensorhub_update_report, pull_seconds);
+TENSORHUB_C_LAST_FIELD(tensorhub_update_report, unchanged_bytes);
 TENSORHUB_C_LAST_FIELD(tensorhub_client_options, server_timeout_ms);
 TENSORHUB_C_LAST_FIELD(tensorhub_model_report, replica_count);
 TENSORHUB_C_LAST_FIELD(tensorhub_replica_report, reserved);

@@ -18,6 +18,7 @@
 /// | tensorhub_publishes_total, _unpublishes_total {result}  | tensorhub_server_publishes_total{result}     |
 /// | tensorhub_received_bytes_total{path, crossing}          | tensorhub_server_messages_total, _bad_frames_|
 /// | tensorhub_received_chunks_total, _stalls_total          | tensorhub_server_workers, _replicas, _leases |
+/// | tensorhub_unchanged_bytes_total                         |                                              |
 /// | tensorhub_sources_failed_total{reason}                  | tensorhub_server_sources_failed_total{reason}|
 /// |                                                         | tensorhub_server_sources_exchanged_total     |
 /// | tensorhub_update_seconds, _wait_, _pull_, _publish_,    | tensorhub_server_update_wait_seconds,        |

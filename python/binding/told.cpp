@@ -126,6 +126,7 @@ nb::dict told(const tensorhub::worker_statistics& counted) {
   out["sources_failed"] = told(counted.sources_failed);
   out["stalls"] = counted.stalls;
   out["chunks"] = counted.chunks;
+  out["unchanged_bytes"] = counted.unchanged_bytes;
   out["digested_chunks"] = counted.digested_chunks;
   nb::dict received;
   for (const auto& each : counted.received) {

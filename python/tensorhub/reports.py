@@ -95,8 +95,6 @@ class UpdateReport:
     """What was overwritten was the last reliable copy of a retained version, and nobody could take it."""
     bytes: int
     """That were read."""
-    unchanged_bytes: int
-    """Of the version, those that were here already, from an earlier one or from an update that was broken off."""
     seconds: float
     """The whole call."""
     wait_seconds: float
@@ -104,6 +102,8 @@ class UpdateReport:
     pull_seconds: float
     """From the first connection to the last confirmed chunk."""
     sources: tuple[Source, ...]
+    unchanged_bytes: int = 0
+    """Of the version, those that were here already, from an earlier one or from an update that was broken off."""
 
 
 @dataclass(frozen=True)

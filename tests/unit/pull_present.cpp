@@ -78,6 +78,35 @@ TEST_CASE("pull: a chunk whose bytes were changed behind the library's back is r
   CHECK(d.core.unchanged_bytes() == d.shape.bytes() - 1024);
 }
 
+TEST_CASE("pull: what is waited for is checked first") {
+  driver d;
+  holder source{d.shape, 1};
+  d.core.assume(table_of({0, 1, 2, 3, 4, 5}));
+  d.open(source);
+  d.core.prefer(chunks{8, 4, 3});
+  CHECK(checks(d.core) == chunks{4, 3, 0, 1, 2, 5});
+}
+
+TEST_CASE("pull: memory that was given to something else is read at once, after sixteen checks") {
+  constexpr std::uint64_t count = 100;
+  for (const bool one_is_right : {false, true}) {
+    driver d{many_chunks(count), {}};
+    holder source{d.shape, 1};
+    std::vector<digest128> before;
+    for (chunk_index i = 0; i < count; ++i) before.push_back(digest_of(i));
+    d.core.assume(before);
+    const channel_id channel = d.open(source);
+    std::uint64_t checked = 0;
+    for (auto chunk = d.core.next_check(); chunk; chunk = d.core.next_check(), ++checked) {
+      const bool is_right = one_is_right && *chunk == 7;
+      CHECK(d.core.checked(*chunk, is_right ? digest_of(7) : digest128{}, d.now) == !is_right);
+    }
+    CHECK(checked == (one_is_right ? count : 16));
+    CHECK(d.drain(channel, source).size() == (one_is_right ? count - 1 : count));
+    CHECK(d.core.done());
+  }
+}
+
 TEST_CASE("pull: nothing is checked without a table, with a table of another size, or without digests") {
   for (const std::size_t size : {0u, 8u, 10u}) {
     driver d;

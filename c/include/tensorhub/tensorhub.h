@@ -227,8 +227,9 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish(tensorhub_publisher
                                                              tensorhub_publish_report* report,
                                                              tensorhub_error** error);
 /// The same where only the tensors of these names have changed since this publisher last published: the
-/// others keep their digests. `names` may be NULL if `name_count` is zero. Readers refuse the bytes of a
-/// tensor that has changed and was left out.
+/// others keep their digests. `names` may be NULL if `name_count` is zero. A tensor
+/// that has changed and was left out stays as it was at readers that have its old bytes; CONTRACT_BROKEN if a
+/// sample of what was left out shows that it has changed.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_changed(
     tensorhub_publisher* publisher, uint64_t version, const char* const* names, size_t name_count,
     int64_t timeout_ms, tensorhub_publish_report* report, tensorhub_error** error);
@@ -282,13 +283,13 @@ typedef enum tensorhub_selector {
 typedef struct tensorhub_update_report {
   size_t struct_bytes;
   uint64_t version;
-  int32_t kept;              ///< was held already: nothing was read
-  int32_t lost;              ///< what was overwritten was the last reliable copy of a retained version
-  uint64_t bytes;            ///< read, or (install) copied
-  uint64_t unchanged_bytes;  ///< were here already; (install) 0
+  int32_t kept;    ///< was held already: nothing was read
+  int32_t lost;    ///< what was overwritten was the last reliable copy of a retained version
+  uint64_t bytes;  ///< read, or (install) copied
   double seconds;
   double wait_seconds;  ///< until the transfer began, or (install) until the live version's readers had ended
   double pull_seconds;  ///< the transfer, or (install) the copy
+  uint64_t unchanged_bytes;  ///< of the version, were here already, and read from nobody
 } tensorhub_update_report;
 
 typedef struct tensorhub_subscriber tensorhub_subscriber;

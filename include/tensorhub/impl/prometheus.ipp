@@ -151,6 +151,8 @@ TENSORHUB_DECL void write(page& out, const worker_statistics& seen, page::labels
     path.push_back({"crossing", part.crossing ? "true" : "false"});
     out.counter("tensorhub_received_bytes_total", "Bytes of weights received.", path, part.bytes);
   }
+  out.counter("tensorhub_unchanged_bytes_total", "Bytes of versions that were there already.", about,
+              seen.unchanged_bytes);
   out.counter("tensorhub_received_chunks_total", "Chunks received and verified.", about, seen.chunks);
   out.outcomes("tensorhub_sources_failed_total", "Sources given up during a transfer.", about, "reason",
                seen.sources_failed, 0, false);

@@ -45,30 +45,49 @@ void digest_again(std::span<digest128> table, std::span<const chunk_index> chunk
   for (std::size_t i = 0; i < made.size(); ++i) table[on_devices[i].chunk] = made[i];
 }
 
-/// Digests a few of the chunks that are not among `named` (which is sorted), at random, or all if they are
-/// few: readers that hold the version before would not notice that the bytes of the others have changed.
-/// Throws `contract_broken` for a chunk that does not have its digest in `table`.
+/// A sample of the chunks that are not among `named` (which is sorted): one at random of each segment, so
+/// that a tensor all of which has changed is found, but no more than a 64th of them, and eight at least.
+[[nodiscard]] inline std::vector<chunk_index> sample_of_left_out(const layout& shape,
+                                                                 std::span<const chunk_index> named,
+                                                                 detail::repeatable_random& random) {
+  std::vector<chunk_index> drawn;
+  std::vector<chunk_index> others;
+  const auto draw_from = [&random](std::vector<chunk_index>& from) {
+    std::swap(from[random() % from.size()], from.back());
+    const chunk_index chunk = from.back();
+    from.pop_back();
+    return chunk;
+  };
+  std::vector<chunk_index> here;
+  for (chunk_index i = 0; i < shape.chunk_count(); ++i) {
+    if (!std::binary_search(named.begin(), named.end(), i)) here.push_back(i);
+    const bool is_last = i + 1 == shape.chunk_count() || shape.slice(i + 1).segment != shape.slice(i).segment;
+    if (!is_last || here.empty()) continue;
+    drawn.push_back(draw_from(here));
+    others.insert(others.end(), here.begin(), here.end());
+    here.clear();
+  }
+  const std::size_t most = std::max<std::size_t>(8, (drawn.size() + others.size()) / 64);
+  while (drawn.size() > most) static_cast<void>(draw_from(drawn));
+  while (drawn.size() < most && !others.empty()) drawn.push_back(draw_from(others));
+  return drawn;
+}
+
+/// Digests such a sample: readers that have the last version's bytes would not notice that others have
+/// changed. Throws `contract_broken` for a chunk that does not have its digest in `table`.
 template <integrity Integrity>
 void check_left_out(std::span<const digest128> table, std::span<const chunk_index> named, const layout& shape,
-                    std::span<const segment_place> places, std::uint64_t seed,
+                    std::span<const segment_place> places, std::uint64_t seed, std::size_t lanes,
                     detail::repeatable_random& random) {
-  constexpr std::size_t most = 8;
-  std::vector<chunk_index> left_out;
-  for (chunk_index i = 0; i < table.size(); ++i)
-    if (!std::binary_search(named.begin(), named.end(), i)) left_out.push_back(i);
-  std::vector<placed_chunk> drawn;
-  for (std::size_t i = 0; i < std::min(most, left_out.size()); ++i) {
-    std::swap(left_out[i], left_out[i + random() % (left_out.size() - i)]);
-    drawn.push_back(place_of(shape, places, left_out[i]));
-  }
-  std::vector<digest128> made(drawn.size());
-  chunk_digests<Integrity>{}.make(seed, drawn, made);
-  for (std::size_t i = 0; i < made.size(); ++i) {
-    if (made[i] == table[drawn[i].chunk]) continue;
+  const std::vector<chunk_index> drawn = sample_of_left_out(shape, named, random);
+  std::vector<digest128> now(table.begin(), table.end());
+  digest_again<Integrity>(now, drawn, shape, places, seed, lanes);
+  for (const chunk_index chunk : drawn) {
+    if (now[chunk] == table[chunk]) continue;
     error_context where;
-    where.chunk = drawn[i].chunk;
+    where.chunk = chunk;
     throw error(errc::contract_broken,
-                shape.text_of(drawn[i].chunk) +
+                shape.text_of(chunk) +
                     " was left out of changed(), but has other bytes than at the last publish: name every "
                     "tensor that has changed, or publish without changed()",
                 std::move(where));

@@ -43,24 +43,37 @@ class present_chunks {
   void note(chunk_index chunk, const digest128& digest) noexcept { table_[chunk] = digest; }
   [[nodiscard]] bool is_touched() const noexcept { return is_touched_; }
 
-  /// These chunks are to be checked, in this order.
+  /// These chunks are to be checked. Once.
   void check(std::vector<chunk_index> chunks) noexcept {
     unchecked_ = std::move(chunks);
-    next_ = 0;
+    is_searched_ = true;
   }
-  [[nodiscard]] std::optional<chunk_index> next_check() noexcept {
-    if (next_ == unchecked_.size()) return std::nullopt;
-    return unchecked_[next_++];
+  [[nodiscard]] bool is_searched() const noexcept { return is_searched_; }
+  /// The first of them of which this is true from now on, or empty.
+  template <typename IsUnchecked>
+  [[nodiscard]] std::optional<chunk_index> next_check(IsUnchecked&& is_unchecked) noexcept {
+    while (next_ < unchecked_.size() && !is_unchecked(unchecked_[next_])) ++next_;
+    return next_ < unchecked_.size() ? std::optional{unchecked_[next_]} : std::nullopt;
+  }
+  [[nodiscard]] std::span<const chunk_index> unchecked() const noexcept {
+    return std::span{unchecked_}.subspan(next_);
   }
 
-  void count_unchanged(std::uint64_t bytes) noexcept { unchanged_bytes_ += bytes; }
+  void count_right(std::uint64_t bytes) noexcept { unchanged_bytes_ += bytes; }
+  void count_wrong() noexcept { ++wrong_; }
+  /// Whatever was checked was wrong: the memory has been given to something else.
+  [[nodiscard]] bool is_lost() const noexcept { return unchanged_bytes_ == 0 && wrong_ >= most_wrong; }
   [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return unchanged_bytes_; }
 
  private:
+  static constexpr std::uint64_t most_wrong = 16;
+
   std::vector<digest128> table_;
   std::vector<chunk_index> unchecked_;
   std::size_t next_ = 0;
   std::uint64_t unchanged_bytes_ = 0;
+  std::uint64_t wrong_ = 0;
+  bool is_searched_ = false;
   bool is_touched_ = false;
 };
 

@@ -91,6 +91,7 @@ class pull {
   pull(const layout& shape, pull_options options, chunk_index first_chunk);
 
   /// What lies in the target memory, by chunk, as far as it is known (zero: it is not). Before any report.
+  /// The shell has to do what `next_check` asks for: the pull ends only then.
   void assume(std::span<const digest128> present) { present_.assume(present); }
 
   // ---- sources and channels -----------------------------------------------------------------------------
@@ -173,7 +174,7 @@ class pull {
 
   /// A chunk that may be here already: its bytes are to be digested, and `checked` is to be called. Empty:
   /// none is, as far as is known now; ask again after any report.
-  [[nodiscard]] std::optional<chunk_index> next_check() noexcept { return present_.next_check(); }
+  [[nodiscard]] std::optional<chunk_index> next_check();
   /// True: it is not here, so other channels may have tasks now.
   bool checked(chunk_index chunk, digest128 digest, time_point now);
 
@@ -241,7 +242,8 @@ class pull {
   }
 
  private:
-  enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed, checking };
+  /// `unchecked`: it may be here already, and nobody has been asked to check it.
+  enum class chunk_state : std::uint8_t { missing, in_flight, unconfirmed, confirmed, unchecked, checking };
   /// `unknown`: nothing of the source was read. `ahead`: only chunks were, through one channel. `reading`: a
   /// read of its header or block is outstanding.
   enum class source_state : std::uint8_t { unknown, ahead, reading, believed, lost };

@@ -216,7 +216,7 @@ class policy_data_plane final : public data_plane {
         made.table = kept_;
         made.digested_chunks = chunks.size();
         digest_again<Integrity>(made.table, chunks, *layout_, places, bound_to.chunks, options_->lanes);
-        check_left_out<Integrity>(kept_, chunks, *layout_, places, bound_to.chunks, random_);
+        check_left_out<Integrity>(kept_, chunks, *layout_, places, bound_to.chunks, options_->lanes, random_);
       } else {
         made.table = digest_table<Integrity>(*layout_, places, bound_to.chunks, options_->lanes);
         made.digested_chunks = made.table.size();

@@ -84,7 +84,8 @@ class worker_recorder {
   }
 
   detail::outcomes publishes_, unpublishes_, updates_, sources_failed_;  ///< updates_: without updates_kept_
-  detail::counter updates_kept_, drains_forced_, readers_moved_, readers_cut_off_, stalls_, chunks_;
+  detail::counter updates_kept_, drains_forced_, readers_moved_, readers_cut_off_, stalls_, chunks_,
+      unchanged_bytes_;
   detail::seconds_recorder publish_, digest_, unpublish_, update_, wait_, pull_;
   std::atomic<std::uint64_t> digested_chunks_ = 0;
   mutable std::mutex mutex_;

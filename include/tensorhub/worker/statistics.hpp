@@ -44,6 +44,7 @@ struct worker_statistics {
   outcome_counts sources_failed{};    ///< sources that were given up during a transfer, and why
   std::uint64_t stalls = 0;           ///< no source has had anything new for a while
   std::uint64_t chunks = 0;           ///< received and verified
+  std::uint64_t unchanged_bytes = 0;  ///< of versions, that were here already, and read from nobody
   std::uint64_t digested_chunks = 0;  ///< by the last publish; the others kept their digests
   std::vector<path_bytes> received{};
   seconds_histogram publish{};    ///< whole calls that succeeded, as all that follow

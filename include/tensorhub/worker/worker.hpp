@@ -89,10 +89,11 @@ class worker {
   /// The same where only these tensors have changed since this worker last published: their chunks are
   /// digested again, and all others keep their digests. Where none are known (at the first publish, after a
   /// publish that failed, or when an update has written to the tensors since), everything is digested.
-  /// A tensor that has changed and was left out: readers that hold the last version keep its bytes; others
-  /// refuse it (`errc::corrupt` at the source, `unavailable` if there is no other). So a publish also digests
-  /// eight chunks of what was left out, at random, and throws `contract_broken` if one has changed. Throws
-  /// `invalid_argument` for a name that was not added.
+  /// A tensor that has changed and was left out stays as it was, in this version, at whoever has its last
+  /// bytes, and they hand it on; the bytes here are refused (`errc::corrupt`). So a publish also digests a
+  /// sample of what was left out, and throws `contract_broken` if that has changed: a chunk of each tensor,
+  /// at random, but no more than a 64th of the chunks, or eight. Throws `invalid_argument` for a name that
+  /// was not added.
   TENSORHUB_DECL publish_report publish(version_number version, const changed_tensors& changed,
                                         std::chrono::milliseconds timeout = defaults::join_timeout);
 

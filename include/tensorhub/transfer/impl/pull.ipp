@@ -269,22 +269,33 @@ TENSORHUB_DECL void pull::find_present() {
     const digest128 here = present_.table()[i];
     if (!here || here != digests_.of(i) || states_[i] != chunk_state::missing) continue;
     missing_.take(i);
-    states_[i] = chunk_state::checking;
+    states_[i] = chunk_state::unchecked;
     chunks.push_back(i);
   }
   present_.check(std::move(chunks));
 }
 
+TENSORHUB_DECL std::optional<chunk_index> pull::next_check() {
+  const auto is_unchecked = [this](chunk_index i) { return states_[i] == chunk_state::unchecked; };
+  const auto wanted = detail::find_if(preferred_, is_unchecked);
+  const auto chunk = wanted != preferred_.end() ? std::optional{*wanted} : present_.next_check(is_unchecked);
+  if (chunk) states_[*chunk] = chunk_state::checking;
+  return chunk;
+}
+
 TENSORHUB_DECL bool pull::checked(chunk_index chunk, digest128 digest, time_point now) {
   stalls_.progressed(now);
-  if (digest != digests_.of(chunk)) {
-    present_.note(chunk, {});
-    give_back(chunk);
-    return true;
+  if (digest == digests_.of(chunk)) {
+    present_.count_right(layout_->slice(chunk).bytes);
+    note_confirmed(chunk);
+    return false;
   }
-  present_.count_unchanged(layout_->slice(chunk).bytes);
-  note_confirmed(chunk);
-  return false;
+  present_.note(chunk, {});
+  present_.count_wrong();
+  give_back(chunk);
+  for (const chunk_index i : present_.is_lost() ? present_.unchecked() : std::span<const chunk_index>{})
+    if (states_[i] == chunk_state::unchecked) give_back(i);
+  return true;
 }
 
 TENSORHUB_DECL void pull::take(channel_record& c, chunk_index chunk, time_point now) {

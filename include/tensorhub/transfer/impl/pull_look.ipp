@@ -80,10 +80,9 @@ TENSORHUB_DECL bool pull::block_arrived(channel_id id, completion_status status,
     from.segments = std::move(*segments);
   else if (from.segments != *segments)
     return lost(slot, errc::contract_broken, "its regions are not those that the server was told");
-  const bool is_first_table = digests_.empty() && from.facts.root;
-  if (is_first_table) digests_.adopt(read_control_digests(block, *layout_));
+  if (digests_.empty() && from.facts.root) digests_.adopt(read_control_digests(block, *layout_));
   if (!check_early(slot)) return false;
-  if (is_first_table) find_present();
+  if (!digests_.empty() && !options_.open && !present_.is_searched()) find_present();
   from.state = source_state::believed;
   from.complete = header->state == static_cast<std::uint64_t>(control_state::shown) && !digests_.is_open();
   from.may_have = from.complete;

@@ -11,9 +11,11 @@
 namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL void worker_recorder::transferred(const pull_progress& transfer) {
-  chunks_.add(transfer.chunks);
-  for (const source_progress& source : transfer.sources)
+  unchanged_bytes_.add(transfer.unchanged_bytes);
+  for (const source_progress& source : transfer.sources) {
+    chunks_.add(source.chunks);
     received(source.path.substr(0, source.path.find(' ')), source.far, source.bytes);
+  }
 }
 
 TENSORHUB_DECL void worker_recorder::received(std::string path, bool crossing, std::uint64_t bytes) {
@@ -45,6 +47,7 @@ TENSORHUB_DECL worker_statistics worker_recorder::values(const worker_options& w
   out.sources_failed = sources_failed_.values();
   out.stalls = stalls_.value();
   out.chunks = chunks_.value();
+  out.unchanged_bytes = unchanged_bytes_.value();
   out.digested_chunks = digested_chunks_;
   out.publish = publish_.values();
   out.digest = digest_.values();

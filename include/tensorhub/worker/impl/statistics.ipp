@@ -15,7 +15,7 @@ TENSORHUB_DECL worker_statistics& worker_statistics::operator+=(const worker_sta
   for (const counts each : {&self::publishes, &self::unpublishes, &self::updates, &self::sources_failed})
     this->*each += other.*each;
   for (const number each : {&self::updates_kept, &self::drains_forced, &self::readers_moved,
-                            &self::readers_cut_off, &self::stalls, &self::chunks})
+                            &self::readers_cut_off, &self::stalls, &self::chunks, &self::unchanged_bytes})
     this->*each += other.*each;
   for (const times each :
        {&self::publish, &self::digest, &self::unpublish, &self::update, &self::wait, &self::pull})
