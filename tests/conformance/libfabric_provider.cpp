@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <optional>
+#include <string>
+#include <tensorhub/error.hpp>
 #include <tensorhub/transports/libfabric.hpp>
 
 namespace {
@@ -54,6 +56,35 @@ TEST_CASE("libfabric: deregistration is final where a device itself performs the
          {"verbs;ofi_rxd", "verbs;ofi_rxm;ofi_hook", "efa;ofi_rxd", "efa-of-another-name", "tcp",
           "tcp;ofi_rxm", "shm", "net", "sockets", "udp;ofi_rxd", ""})
       CHECK_MESSAGE(!deregistration_is_final(other, emulates), other);
+  }
+}
+
+TEST_CASE("libfabric: only tcp;ofi_rxm of 1.17 leaves endpoints open that have reads in flight") {
+  using wire::crashes_on_close;
+  constexpr auto with_old_tcp = FI_VERSION(1, 17);
+  constexpr auto with_new_tcp = FI_VERSION(1, 18);
+  CHECK(crashes_on_close("tcp;ofi_rxm", with_old_tcp));
+  CHECK(!crashes_on_close("tcp;ofi_rxm", with_new_tcp));
+  CHECK(!crashes_on_close("tcp;ofi_rxm", FI_VERSION(2, 1)));
+  for (const char* const other : {"verbs;ofi_rxm", "net;ofi_rxm", "tcp", "net", "shm", "sockets", "efa"})
+    CHECK_MESSAGE(!crashes_on_close(other, with_old_tcp), other);
+}
+
+TEST_CASE("libfabric: provider net is refused, since its sources crash, and the sentence says what to use") {
+  using wire::why_unusable;
+  for (const char* const usable : {"tcp", "tcp;ofi_rxm", "shm", "verbs", "network", ""})
+    CHECK_MESSAGE(why_unusable(usable, FI_VERSION(1, 17)).empty(), usable);
+  for (const char* const net : {"net", "net;ofi_rxm"}) {
+    CAPTURE(net);
+    CHECK(!why_unusable(net, FI_VERSION(1, 17)).empty());
+    CHECK(why_unusable(net, FI_VERSION(1, 18)).empty());
+    std::string sentence;
+    try {
+      const wire::provider never{{.provider = net}};
+    } catch (const tensorhub::error& refusal) {
+      sentence = refusal.sentence();
+    }
+    CHECK_MESSAGE(sentence.find("tcp") != std::string::npos, sentence);
   }
 }
 

@@ -52,6 +52,16 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
   return provider == "verbs" || provider == "verbs;ofi_rxm" || (provider == "efa" && emulates_reads == false);
 }
 
+/// Closing an endpoint with outstanding reads crashes. It can be left open instead, because its bytes move
+/// only while its own completion queue is read. Nowhere else is that true: since 1.18, reading any completion
+/// queue of a domain moves the bytes of all endpoints, and a device moves bytes by itself.
+[[nodiscard]] constexpr bool crashes_on_close(std::string_view provider, std::uint32_t library) noexcept {
+  return provider == "tcp;ofi_rxm" && library < FI_VERSION(1, 18);
+}
+
+/// Why no transport uses this provider; empty: it may be used.
+[[nodiscard]] std::string why_unusable(std::string_view provider, std::uint32_t library);
+
 /// An opened fabric and domain, and the provider's properties.
 class provider {
  public:
@@ -85,8 +95,9 @@ class provider {
   /// source therefore stops driving its serving endpoints some time before it closes them.
   [[nodiscard]] bool closes_late() const { return name() == "shm"; }
 
-  /// Closing an endpoint of `ofi_rxm` 1.17 with outstanding reads sometimes crashes.
-  [[nodiscard]] bool crashes_on_close() const noexcept;
+  [[nodiscard]] bool crashes_on_close() const noexcept {
+    return libfabric_detail::crashes_on_close(info_->fabric_attr->prov_name, ::fi_version());
+  }
 
   /// False: the bytes, which may come from a stranger, are no address of this provider's endpoints.
   [[nodiscard]] bool takes(std::span<const std::byte> address) const;

@@ -97,7 +97,7 @@ class endpoint_core {
   bool welcomed_ = false;
   bool connected_ = false;
 
-  unique_fid<::fid_cq> own_cq_{};  ///< for addressed endpoints: one that is not driven does nothing
+  unique_fid<::fid_cq> own_cq_{};  ///< for addressed endpoints: see `abandon`
   addressed_endpoint fids_{};      ///< `peers` is empty for connected endpoints
   ::fi_addr_t serving_address_ = FI_ADDR_UNSPEC;
   std::unique_ptr<endpoint_operations> operations_ = std::make_unique<endpoint_operations>();
@@ -207,7 +207,7 @@ class queue_core {
   void close_endpoint(endpoint_core& endpoint, completion_status why) noexcept;
 
   /// Keeps the endpoint of a silent peer until the process ends, because it can be neither closed nor
-  /// cancelled. No thread drives the endpoint, so that it has no further effect.
+  /// cancelled. Nobody reads its completion queue, without which `crashes_on_close` providers move no bytes.
   static void abandon(endpoint_core& endpoint) noexcept;
 
   void release(posted_read& read, completion_status status) noexcept;
