@@ -148,6 +148,9 @@ class control_block {
   [[nodiscard]] std::uint64_t map_words() const noexcept { return (chunk_count_ + 63) / 64; }
   [[nodiscard]] static std::size_t word_of(std::uint64_t control_header::*member) noexcept;
 
+  /// Every device and process sees the writes before this call before it sees those after it.
+  static void order_writes() noexcept;
+
   /// Writes every word that a remote reader may read, and is the only function that does. The other side of
   /// this race is a network device or the kernel, whose order no thread sanitizer can see.
   void store(std::size_t word, std::uint64_t value) noexcept {

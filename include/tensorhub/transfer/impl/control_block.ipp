@@ -12,16 +12,6 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
-/// What was stored before is visible before what is stored later, to the NICs that read memory as well: on
-/// ARM the fences of C++ speak of processors only.
-inline void fence_for_readers() noexcept {
-#if defined(__aarch64__)
-  __asm__ __volatile__("dmb osh" ::: "memory");
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
-}
-
 TENSORHUB_DECL control_offsets control_offsets::of(const layout& shape) noexcept {
   control_offsets at;
   at.bitmap = sizeof(control_header);
@@ -38,24 +28,25 @@ TENSORHUB_DECL void control_block::set_holder(incarnation holder) noexcept {
 TENSORHUB_DECL void control_block::raise_epoch(std::uint64_t epoch) noexcept {
   store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::empty));
   store(word_of(&control_header::epoch), epoch);
-  fence_for_readers();  // later writes to the weights must not become visible before the epoch
+  order_writes();  // those to the weights come later
 }
 
 TENSORHUB_DECL void control_block::show_receiving(version_number version, std::uint64_t epoch) noexcept {
   for (std::uint64_t i = 0; i < map_words(); ++i) store(offsets_.bitmap / 8 + i, 0);
+  order_writes();  // a bit of the last epoch would be believed in this one
   store(word_of(&control_header::version), version.value);
   store(word_of(&control_header::epoch), epoch);
   store(word_of(&control_header::state), static_cast<std::uint64_t>(control_state::receiving));
 }
 
 TENSORHUB_DECL void control_block::add_chunk(chunk_index chunk) noexcept {
-  fence_for_readers();
+  order_writes();
   std::atomic_ref{words_[offsets_.bitmap / 8 + chunk / 64]}.fetch_or(1ull << (chunk % 64),
                                                                      std::memory_order_release);
 }
 
 TENSORHUB_DECL void control_block::show(version_number version, std::uint64_t epoch) noexcept {
-  fence_for_readers();
+  order_writes();
   for (std::uint64_t i = 0; i < map_words(); ++i) {
     const std::uint64_t left = chunk_count_ - i * 64;
     store(offsets_.bitmap / 8 + i, left >= 64 ? ~0ull : (1ull << left) - 1);
@@ -107,6 +98,14 @@ TENSORHUB_DECL control_block::control_block(incarnation holder, const layout& sh
 TENSORHUB_DECL std::size_t control_block::word_of(std::uint64_t control_header::*member) noexcept {
   control_header probe;
   return static_cast<std::size_t>(&(probe.*member) - &probe.magic);
+}
+
+TENSORHUB_DECL void control_block::order_writes() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#if defined(__aarch64__)
+  // The fence is `dmb ish`, for the CPUs. A NIC need not be in their inner shareable domain.
+  asm volatile("dmb osh" ::: "memory");
+#endif
 }
 
 TENSORHUB_DECL std::optional<control_header> read_control_header(std::span<const std::byte> bytes) noexcept {
