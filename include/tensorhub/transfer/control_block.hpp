@@ -20,8 +20,9 @@
 /// bits are cleared after the epoch is raised and before `receiving` is shown. A reader that has once seen
 /// the header of its lease may therefore believe every bit that it reads afterwards.
 ///
-/// Both ends are little-endian (checked at compile time). Words are stored atomically; whole-block updates
-/// happen only while no version is shown.
+/// Both ends are little-endian (checked at compile time). Words are stored atomically; the whole block is
+/// written only while no version is shown, and when all chunks of a version have been received, which stores
+/// what is there already. (Keys that differ were revoked meanwhile: a torn one is refused, as an old one is.)
 ///
 /// Thread safety: one writer at a time, except that several threads may call `add_chunk` at once; any number
 /// of remote readers.
@@ -47,6 +48,8 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 static_assert(std::endian::native == std::endian::little,
               "control blocks are read by other machines as they are");
+static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free,
+              "control blocks are read by devices and processes that know no lock of this one");
 
 enum class control_state : std::uint64_t {
   empty = 0,      ///< nothing may be read
