@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -304,6 +305,8 @@ class basic_connection {
   [[nodiscard]] ssize_t send_some() noexcept {
     pending_answer& now = answer_at(0);
     ssize_t sent = 0;
+    // A header that was requested behind a chunk is read behind it, also by CPUs that reorder loads.
+    std::atomic_thread_fence(std::memory_order_acquire);
     if (now.header_sent == sizeof now.header && now.from_file) {
       auto offset = static_cast<off_t>(now.part.backing_offset);
       sent = ::sendfile(socket(), now.part.backing_fd, &offset, std::min(now.part.bytes, largest_send_bytes));
