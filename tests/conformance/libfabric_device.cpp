@@ -38,7 +38,7 @@ class called_cuda final : public tensorhub::testing::bare_device {
     is_current = false;
   }
 
-  void flush_arrived() noexcept override { ++flushes; }
+  bool flush_arrived() noexcept override { return ++flushes > 0; }
 
   int flushes = 0;
   static inline thread_local bool is_current = false;

@@ -489,6 +489,7 @@ struct entry_points {
   static CUresult flush_remote_writes(CUflushGPUDirectRDMAWritesTarget,
                                       CUflushGPUDirectRDMAWritesScope scope) {
     if (current() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    if (all().set.gpu_direct.flush_fails) return CUDA_ERROR_UNKNOWN;
     if (scope == CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) all().counted.flushes.fetch_add(1);
     return CUDA_SUCCESS;
   }

@@ -99,6 +99,7 @@ class stream_thread;
 struct gpu_direct_settings {
   std::atomic<int> ordering{CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES};
   std::atomic<int> flush_options{0};
+  std::atomic<bool> flush_fails{false};
 };
 
 /// What tests set and read.

@@ -57,6 +57,7 @@ struct scene {
     driver.set.dmabufs = false;
     driver.set.gpu_direct.ordering = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
     driver.set.gpu_direct.flush_options = 0;
+    driver.set.gpu_direct.flush_fails = false;
     driver.set.refuse_events = false;
     driver.set.devices_in_use = 0;
     driver.set.free_bytes = 1ull << 40;

@@ -233,7 +233,7 @@ TEST_CASE("cuda rdma: what has arrived is flushed where not all devices see it, 
   auto& set = here.driver.set.gpu_direct;
   const auto flushes = [&] {
     const auto before = here.driver.counted.flushes.load();
-    device::at(1).flush_arrived();
+    CHECK(device::at(1).flush_arrived() != set.flush_fails);
     return here.driver.counted.flushes.load() - before;
   };
   set.flush_options =
@@ -244,6 +244,9 @@ TEST_CASE("cuda rdma: what has arrived is flushed where not all devices see it, 
     set.ordering = some_only;
     CHECK(flushes() == 1);
   }
+  set.flush_fails = true;
+  CHECK(flushes() == 0);
+  set.flush_fails = false;
   set.flush_options = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS;
   CHECK(flushes() == 0);
 }

@@ -72,10 +72,12 @@ TEST_CASE("read_ledger: nothing into nothing, and a depth of zero is one") {
   CHECK(one[0].status == completion_status::cancelled);
 }
 
-TEST_CASE("read_ledger: what was written to a device is flushed before it is told, once for all reads") {
+TEST_CASE(
+    "read_ledger: what was written to a device is flushed before it is told, once for all reads; or is an "
+    "error") {
   struct counting_device final : testing::bare_device {
     int flushes = 0;
-    void flush_arrived() noexcept override { ++flushes; }
+    bool flush_arrived() noexcept override { return ++flushes != 3; }
   } one, other;
   const auto in = [](device_access& device, memory_kind kind) {
     memory_range range{nullptr, 8, kind};
@@ -100,4 +102,17 @@ TEST_CASE("read_ledger: what was written to a device is flushed before it is tol
   CHECK(taken_from(ledger, 8) == std::vector<request_id>{4, 5});
   CHECK(one.flushes == 2);
   CHECK(other.flushes == 1);
+  // The third flush of `one` fails.
+  for (request_id id = 0; id < 4; ++id) ledger.begin();
+  ledger.end_written({0, completion_status::ok}, in(one, memory_kind::cuda_device));
+  ledger.end_written({1, completion_status::ok}, in(one, memory_kind::cuda_pinned));
+  ledger.end_written({2, completion_status::peer_lost}, in(one, memory_kind::cuda_device));
+  ledger.end_written({3, completion_status::ok}, in(other, memory_kind::cuda_device));
+  std::array<completion, 4> last{};
+  CHECK(ledger.take(last) == 4);
+  CHECK(one.flushes == 3);
+  CHECK(last[0].status == completion_status::local_error);
+  CHECK(last[1].status == completion_status::ok);
+  CHECK(last[2].status == completion_status::peer_lost);
+  CHECK(last[3].status == completion_status::ok);
 }

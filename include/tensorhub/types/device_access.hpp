@@ -162,8 +162,8 @@ class device_access {
 
   /// Returns when what RDMA devices have written to this device's memory is visible to all devices of the
   /// machine. Work of this device that begins later sees it without that; another device, which reads the
-  /// memory over NVLink or PCIe, need not.
-  virtual void flush_arrived() noexcept {}
+  /// memory over NVLink or PCIe, need not. False: the device failed, and that is not known.
+  [[nodiscard]] virtual bool flush_arrived() noexcept { return true; }
 
  protected:
   device_access() = default;

@@ -41,20 +41,17 @@ class read_ledger {
   /// Pre-condition: not full.
   void begin() noexcept { ++outstanding_; }
   /// Pre-condition: the read was begun and has not ended.
-  void end(completion done) noexcept {
-    std::size_t at = ended_first_ + ended_count_;
-    if (at >= ended_.size()) at -= ended_.size();
-    ended_[at] = done;
-    ++ended_count_;
-  }
+  void end(completion done) noexcept { ended_at(ended_count_++) = {done, false}; }
   /// The same for a read whose bytes an RDMA device has written. Those in a device's memory are made visible
-  /// before `take` tells of them, for all reads that it finds at once.
+  /// before `take` tells of them, for all reads that it finds at once; if that fails, they end as
+  /// `local_error`.
   void end_written(completion done, const memory_range& into) noexcept {
-    if (done.status == completion_status::ok && !into.host_accessible()) {
+    const bool to_be_flushed = done.status == completion_status::ok && !into.host_accessible();
+    if (to_be_flushed) {
       if (written_ != into.device) flush();
       written_ = into.device;
     }
-    end(done);
+    ended_at(ended_count_++) = {done, to_be_flushed};
   }
   /// Records a read that ended before it was sent.
   [[nodiscard]] post_result begin_and_end(completion done) noexcept {
@@ -69,7 +66,7 @@ class read_ledger {
     flush();
     const std::size_t count = std::min(completions.size(), ended_count_);
     for (std::size_t i = 0; i < count; ++i) {
-      completions[i] = ended_[ended_first_];
+      completions[i] = ended_[ended_first_].done;
       ended_first_ = ended_first_ + 1 == ended_.size() ? 0 : ended_first_ + 1;
     }
     ended_count_ -= count;
@@ -78,11 +75,28 @@ class read_ledger {
   }
 
  private:
-  void flush() noexcept {
-    if (device_access* const device = std::exchange(written_, nullptr)) device->flush_arrived();
+  struct ended_read {
+    completion done{};
+    bool to_be_flushed = false;
+  };
+
+  [[nodiscard]] ended_read& ended_at(std::size_t i) noexcept {
+    const std::size_t at = ended_first_ + i;
+    return ended_[at >= ended_.size() ? at - ended_.size() : at];
   }
 
-  std::vector<completion> ended_;  ///< a ring
+  void flush() noexcept {
+    device_access* const device = std::exchange(written_, nullptr);
+    if (device == nullptr) return;
+    const bool is_visible = device->flush_arrived();
+    for (std::size_t i = 0; i < ended_count_; ++i) {
+      ended_read& each = ended_at(i);
+      if (std::exchange(each.to_be_flushed, false) && !is_visible)
+        each.done.status = completion_status::local_error;
+    }
+  }
+
+  std::vector<ended_read> ended_;  ///< a ring
   std::size_t ended_first_ = 0;
   std::size_t ended_count_ = 0;
   std::size_t outstanding_ = 0;

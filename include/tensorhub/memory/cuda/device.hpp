@@ -289,18 +289,20 @@ class cuda_device final : public device_access {
     return descriptor;
   }
 
-  void flush_arrived() noexcept override {
+  [[nodiscard]] bool flush_arrived() noexcept override {
     const bool is_visible_to_all = attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) >=
                                    CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES;
     const bool can_flush = cuda_->flush_remote_writes != nullptr &&
                            (attribute(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
                             CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST) != 0;
-    if (is_visible_to_all || !can_flush) return;
+    if (is_visible_to_all || !can_flush) return true;
     try {
       const detail::cuda_scope scope{*cuda_, context()};
-      static_cast<void>(cuda_->flush_remote_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
-                                                   CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES));
-    } catch (...) {  // a device without a context cannot be used
+      return scope.result() == CUDA_SUCCESS &&
+             cuda_->flush_remote_writes(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                        CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES) == CUDA_SUCCESS;
+    } catch (...) {  // no context
+      return false;
     }
   }
 
