@@ -54,7 +54,7 @@ class connection {
   /// Connects, or throws `transport_failed` or `timed_out`. `events` receives the connection's end.
   connection(const rail& from, std::size_t local_rail, const named_address& to, const hello& greeting,
              const verbs_options& options, const event_home& events, deadline until);
-  ~connection() { close(); }
+  ~connection() { static_cast<void>(close()); }
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
 
@@ -95,8 +95,9 @@ class connection {
   /// Any thread may call it.
   void lose() noexcept;
 
-  /// When the function returns, the device writes nothing for this connection any more.
-  void close() noexcept;
+  /// When the function returns, the device writes nothing for this connection any more. False: the device did
+  /// not give up the queue pair, and may write until the peer, which is told of the end, stops answering.
+  [[nodiscard]] bool close() noexcept;
 
  private:
   static constexpr std::uint64_t largest_unsignalled_bytes = 4u << 20;

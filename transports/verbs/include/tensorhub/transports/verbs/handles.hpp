@@ -47,6 +47,10 @@ void set_nonblocking(int descriptor) noexcept;
 
 [[nodiscard]] handle<rdma_cm_id> make_id(rdma_event_channel& channel);
 
+/// Destroys the id's queue pair, if it has one. False: it is still there, and the device may go on reading
+/// and writing for it. (rdma_destroy_qp does not tell.)
+[[nodiscard]] bool destroy_queue_pair(rdma_cm_id& id) noexcept;
+
 /// A copy of an event of the connection manager, which is acknowledged already.
 struct cm_answer {
   rdma_cm_event_type type = RDMA_CM_EVENT_CONNECT_ERROR;

@@ -72,7 +72,7 @@ class source {
   }
   [[nodiscard]] std::uint64_t refused_connections() const noexcept { return gate_.refused_connections(); }
 
-  /// Called when memory could not be deregistered: no peer may read any more.
+  /// Called when memory could not be deregistered, which a device may still read: no peer may read any more.
   void refuse_everybody() noexcept;
 
  private:
@@ -93,16 +93,18 @@ class source {
   /// Detects a machine without devices before the libraries print warnings about it.
   [[nodiscard]] static handle<rdma_event_channel> open_channel();
 
-  /// Destroys the queue pair; the caller may destroy the returned identifier without the mutex.
+  /// Destroys the queue pair; the caller may destroy the returned identifier without the mutex. If the device
+  /// does not give up the queue pair, the identifier still has it, and no reader is accepted any more.
   [[nodiscard]] handle<rdma_cm_id> take_out(reader_table::iterator entry) noexcept;
 
   template <typename Predicate>
   void close_if(std::unique_lock<std::mutex>& lock, Predicate&& matches) noexcept {
-    for (;;) {
-      const auto found =
-          detail::find_if(readers_, [&](const auto& entry) { return matches(std::as_const(entry.second)); });
+    for (bool every_one = false;;) {
+      const auto found = detail::find_if(
+          readers_, [&](const auto& entry) { return every_one || matches(std::as_const(entry.second)); });
       if (found == readers_.end()) return;
       handle<rdma_cm_id> id = take_out(found);
+      every_one = every_one || id->qp != nullptr;
       lock.unlock();
       id.reset();
       lock.lock();

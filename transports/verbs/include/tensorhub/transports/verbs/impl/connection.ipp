@@ -57,17 +57,23 @@ TENSORHUB_DECL void connection::lose() noexcept {
   static_cast<void>(::ibv_modify_qp(id_->qp, &state, IBV_QP_STATE));
 }
 
-TENSORHUB_DECL void connection::close() noexcept {
+TENSORHUB_DECL bool connection::close() noexcept {
   handle<rdma_cm_id> id;
+  bool is_over = true;
   {
     const std::lock_guard lock{mutex_};
     id = std::move(id_);
-    if (id && id->qp != nullptr) ::rdma_destroy_qp(id.get());
+    is_over = !id || destroy_queue_pair(*id);
+  }
+  if (!is_over) {  // the queue pair uses them
+    static_cast<void>(completion_queue_.release());
+    static_cast<void>(completion_channel_.release());
   }
   id.reset();  // waits for events in progress, which may need the mutex
   completion_queue_.reset();
   completion_channel_.reset();
   first_ = last_;
+  return is_over;
 }
 
 TENSORHUB_DECL void connection::connect(const rail& from, const named_address& to, const hello& greeting,
@@ -102,7 +108,7 @@ TENSORHUB_DECL void connection::connect(const rail& from, const named_address& t
     if (::rdma_migrate_id(id_.get(), &events.channel) != 0)
       throw refusal(from, to, "is connected, but its events cannot be received: " + reason(errno));
   } catch (...) {
-    close();  // before its channel is destroyed
+    static_cast<void>(close());  // before its channel is destroyed; nothing was read yet
     throw;
   }
 }

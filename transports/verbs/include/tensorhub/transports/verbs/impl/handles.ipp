@@ -37,6 +37,12 @@ TENSORHUB_DECL handle<rdma_cm_id> make_id(rdma_event_channel& channel) {
   return handle<rdma_cm_id>{id};
 }
 
+TENSORHUB_DECL bool destroy_queue_pair(rdma_cm_id& id) noexcept {
+  if (id.qp != nullptr && ::ibv_destroy_qp(id.qp) != 0) return false;
+  id.qp = nullptr;
+  return true;
+}
+
 TENSORHUB_DECL std::optional<cm_answer> next_answer(rdma_event_channel& channel, deadline until) {
   for (;;) {
     rdma_cm_event* event = nullptr;

@@ -238,7 +238,9 @@ TENSORHUB_DECL void queue_core::end(std::uint32_t number, completion_status stat
 TENSORHUB_DECL void queue_core::give_up(endpoint_core& endpoint, completion_status why,
                                         std::uint32_t offending, completion_status offence) noexcept {
   endpoint.usable_ = false;
-  for (const auto& each : endpoint.connections_) each->close();
+  for (const auto& each : endpoint.connections_) {
+    if (!each->close()) why = offence = completion_status::local_error;
+  }
   endpoint.connections_.clear();
   endpoint.line_first_ = no_slot;
   for (std::uint32_t i = 0; i < slots_.size() && endpoint.reads_ > 0; ++i) {

@@ -85,7 +85,7 @@ TENSORHUB_DECL handle<rdma_event_channel> source::open_channel() {
 
 TENSORHUB_DECL handle<rdma_cm_id> source::take_out(reader_table::iterator entry) noexcept {
   handle<rdma_cm_id> id = std::move(entry->second.id);
-  ::rdma_destroy_qp(id.get());
+  if (!destroy_queue_pair(*id)) gate_.refuse_everybody();
   readers_.erase(entry);
   return id;
 }
@@ -195,7 +195,7 @@ TENSORHUB_DECL bool source::accept(handle<rdma_cm_id>& id, const rail& on, const
     readers_.emplace(raw, reader_connection{{}, {greeting.reader}, {greeting.source}}).first->second.id =
         std::move(id);
   } catch (...) {  // no memory: the reader is refused
-    ::rdma_destroy_qp(raw);
+    static_cast<void>(destroy_queue_pair(*raw));
     return false;
   }
   if (::rdma_accept(raw, &given) == 0) return true;
