@@ -155,6 +155,15 @@ def test_verl(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any]) -> None:
     for step in (None, 4):
         source = tensors(7)
         assert all(same(each, source) for each in asyncio.run(update(source, step)))
+    others = rollouts  # that hold version 5; the job begins again at an earlier step
+    rollouts = [engine(bucket_size=1 << 20, replica="rollout-new", **kwargs)]
+    actors = [engine(bucket_size=1 << 20, is_master=rank == 0, replica="trainer", **kwargs) for rank in range(2)]
+    for step in (2, 3, 9):
+        source = tensors(10 + step)
+        assert all(same(each, source) for each in asyncio.run(update(source, step)))
+    with th.ServerClient(kwargs["server"]) as client:
+        assert client.models("policy")[0].latest == 10
+    assert [each.prepare() for each in others] == [{"version": 6}] * 3
 
 
 def test_nemo_rl(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any]) -> None:
@@ -189,6 +198,13 @@ def test_nemo_rl(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any]) -> Non
         for batches in asyncio.run(update(source)):
             assert [len(batch) for batch in batches] == [2, 2, 1]  # 4,224 bytes each
             assert same(dict([each for batch in batches for each in batch]), source)
+    others = rollouts  # that hold version 2; the job is started again
+    policies = [engine(bucket_size=10_000, replica="trainer", **kwargs) for _ in range(2)]
+    rollouts = [engine(bucket_size=10_000, replica="rollout-new", **kwargs)]
+    source = tensors(3)
+    for batches in asyncio.run(update(source)):
+        assert same(dict([each for batch in batches for each in batch]), source)
+    assert [each.prepare() for each in policies + rollouts + others] == [{"version": 4}] * 3 + [{"version": 3}] * 2
 
 
 def test_a_server_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:

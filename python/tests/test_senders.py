@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -73,18 +72,19 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
         sys.modules.pop(each, None)  # the next test may have the real ones
 
 
-def sender_of(module: Any, name: str, server: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Callable[..., None]]:
+def sender_of(
+    module: Any, name: str, server: str, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> tuple[Any, Callable[..., None]]:
     """One that has published nothing, and how it sends."""
     monkeypatch.setattr(module, "ArenaPublisher", Arena)
     if name == "hub_weights":
-        hub = module.HubWeights(server=server, replica="trainer-0")
-        versions = itertools.count(1)
-        return hub, lambda weights: hub.send(weights, next(versions), holds=True)
+        hub = module.HubWeights(server=server, replica="trainer-0", **options)
+        return hub, lambda weights: hub.send(weights, hub.next_version(), holds=True)
     if name == "trl":
-        transfer = module.WeightTransfer("http://127.0.0.1:9", server=server)
+        transfer = module.WeightTransfer("http://127.0.0.1:9", server=server, **options)
         monkeypatch.setattr(transfer, "_ask", lambda *_: {})
         return transfer, transfer.send_weights
-    info = module.TrainerInfo(server=server, model="policy")
+    info = module.TrainerInfo(server=server, model="policy", options=options)
     source = MagicMock()
     source.metadata.return_value = [SimpleNamespace(name=each, dtype=None, shape=(4,)) for each in "wv"]
     engine = module.TensorHubTrainerWeightTransferEngine.trainer_init(info, client=MagicMock(), source=source)
@@ -110,6 +110,147 @@ def test_a_sender_that_was_evicted_joins_anew(
         assert [each.is_closed for each in Arena.made] == [True]
         send(weights.items())
         assert client.models("policy")[0].available == (sender.version,)
+
+
+def both_of(value: float) -> dict[str, np.ndarray]:
+    return {"w": np.full(4, value, float), "v": np.full(4, value, float)}
+
+
+@pytest.fixture
+def rollout(server: th.ReferenceServer) -> Iterator[Callable[[int], float]]:
+    """Receives a version, which it goes on holding, and tells what is in it."""
+    with th.Subscriber(server, "policy", "rollout-0") as made:
+        tensors = both_of(0)
+        made.add_all(tensors)
+
+        def receive(version: int) -> float:
+            made.update(version, timeout=20)
+            assert (tensors["w"] == tensors["v"]).all()
+            return float(tensors["w"][0])
+
+        yield receive
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_trainer_that_is_started_again_goes_on_after_the_latest_version(
+    server: th.ReferenceServer,
+    adapter: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    rollout: Callable[[int], float],
+    name: str,
+) -> None:
+    _, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    for value in (10, 20):
+        send(both_of(value).items())
+    assert rollout(2) == 20
+    Arena.made[0].close()
+    sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    for value in (30, 40):
+        send(both_of(value).items())
+        assert rollout(sender.version) == value
+    assert sender.version == 4
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_sender_goes_back_to_a_checkpoint(
+    server: th.ReferenceServer,
+    adapter: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    rollout: Callable[[int], float],
+    name: str,
+    is_new: bool,
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    for value in (10, 20, 30):
+        send(both_of(value).items())
+    assert rollout(3) == 30
+    if is_new:
+        Arena.made[0].close()
+        sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    sender.roll_back_to(1)
+    with th.ServerClient(server) as client:
+        assert client.models("policy")[0].latest == 1
+    send(both_of(40).items())
+    assert (sender.version, rollout(2)) == (2, 40)
+
+
+def test_a_sender_that_was_evicted_goes_back_to_a_checkpoint(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS["trl"]), "trl", server.address, monkeypatch)
+    for value in (10, 20):
+        send(both_of(value).items())
+    with monkeypatch.context() as evicted:
+        evicted.setattr(Arena, "unpublish", MagicMock(side_effect=th.Replaced("evicted")))
+        sender.roll_back_to(1)
+    send(both_of(30).items())
+    assert sender.version == 2
+
+
+def test_there_may_be_nothing_to_withdraw(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS["trl"]), "trl", server.address, monkeypatch)
+    sender.roll_back_to(6)
+    send(both_of(10).items())
+    assert sender.version == 7
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_key_that_may_not_publish_cannot_go_back(
+    adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    theirs, ours = th.make_keys(), th.make_keys()
+    rules = {ours[0]: "lookers may=read,look"}
+    with th.ReferenceServer(public_key=theirs[0], secret_key=theirs[1], allowed=rules) as server:
+        security = th.Security(theirs[0], *ours)
+        sender, _ = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch, security=security)
+        with pytest.raises(th.Refused):
+            sender.roll_back_to(1)
+
+
+def test_a_server_that_does_not_answer_is_an_error_in_time(
+    adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, _ = sender_of(adapter(ADAPTERS["trl"]), "trl", "tcp://127.0.0.1:9", monkeypatch)
+    with pytest.raises(th.Disconnected):
+        sender.roll_back_to(1, timeout=0.2)
+    assert sender.version is None
+
+
+def test_a_version_that_an_earlier_trainer_has_not_finished_is_no_obstacle(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps were others: it had begun the ninth."""
+    _, send = sender_of(adapter(ADAPTERS["hub_weights"]), "hub_weights", server.address, monkeypatch)
+    send(both_of(10).items())
+    with th.Subscriber(server, "policy", "rollout-0") as rollout:
+        rollout.add_all(both_of(0))
+        rollout.update(1)
+        Arena.made[0].begin(9)
+        Arena.made[0].close()
+        hub, _ = sender_of(adapter(ADAPTERS["hub_weights"]), "hub_weights", server.address, monkeypatch)
+        hub.send(both_of(20).items(), 8, holds=True)
+        assert rollout.update(8).version == 8
+        with pytest.raises(th.VersionConflict):
+            hub.send(both_of(30).items(), 7, holds=True)
+        assert rollout.models("policy")[0].latest == 8
+
+
+def test_a_version_that_others_have_is_not_withdrawn(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trainers by mistake, say."""
+    first, send = sender_of(adapter(ADAPTERS["hub_weights"]), "hub_weights", server.address, monkeypatch)
+    for value in (10, 20):
+        send(both_of(value).items())
+    second = adapter(ADAPTERS["hub_weights"]).HubWeights(server=server.address, replica="trainer-1")
+    for version in (1, 2):
+        with pytest.raises(th.VersionConflict):
+            second.send(both_of(30).items(), version, holds=True)
+    send(both_of(30).items())
+    assert first.version == 3
 
 
 @pytest.mark.parametrize("name", ["trl", "vllm"])

@@ -82,7 +82,7 @@ def transfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         monkeypatch.delitem(sys.modules, each, raising=False)
     module = importlib.import_module(fresh[1])
     monkeypatch.setattr(module, "ArenaPublisher", MagicMock())
-    yield lambda urls: module.WeightTransfer(urls, server="tcp://127.0.0.1:5570")
+    yield lambda urls: module.WeightTransfer(urls, server="tcp://127.0.0.1:5570", version=0)
     for each in fresh:
         sys.modules.pop(each, None)  # the next test may have the real ones
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tensorhub import _core
 from tensorhub.errors import InvalidArgument, Replaced
 from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.machine import machine_name
@@ -60,10 +61,14 @@ class HubWeights:
         shares = once_per_machine and options.get("memory") != "cuda"
         self._machine = machine_name(server, model, options) if shares else ""
         sender = replica or replica_of_process("trainer")
-        self._arena = SenderArena(lambda: ArenaPublisher(server, model, sender, **options))
+        self._arena = SenderArena(lambda: ArenaPublisher(server, model, sender, **options), server, model, options)
         self._receiver: Receiver | None = None
         self.version = 0
-        """The last version that was sent or received."""
+        """The last version that was sent or received; zero: none."""
+
+    def next_version(self) -> int:
+        """The number after `version`; as long as there is none, after the latest that the server knows."""
+        return self._arena.after(self.version or None)
 
     def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
         """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering.
@@ -73,11 +78,18 @@ class HubWeights:
         """
         with gathered_to_the_end(weights) as gathering:
             if holds:
-                with self._arena.joining_anew() as arena:
-                    arena.begin(version)
+                with self._arena.sending(version) as arena:
                     for name, tensor in gathering:
                         arena.put(name, tensor)
-                    arena.commit(version)
+        self.version = version
+
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint: later versions are withdrawn wherever they are held. One rank of a trainer calls it.
+
+        Rollouts must not be asked for a version that is published again before this has returned: they could get the
+        bytes that are withdrawn. `Refused`: the trainer's key has no right `publish`.
+        """
+        self._arena.roll_back_to(version, timeout)
         self.version = version
 
     async def receive(self, version: int) -> AsyncIterator[tuple[str, torch.Tensor]]:

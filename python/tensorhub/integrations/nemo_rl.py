@@ -33,8 +33,8 @@ class TensorHubCheckpointEngine(CheckpointEngine):
         self._next = 0
 
     def prepare(self) -> dict[str, Any]:
-        """Tells the version that comes next."""
-        return {"version": self._weights.version + 1}
+        """Tells the version that comes next; a worker that has sent and received none asks the server."""
+        return {"version": self._weights.next_version()}
 
     def init_policy_process_group(
         self, *, worker_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]

@@ -1,16 +1,26 @@
-"""What the senders of the integrations have in common: the gathering of all ranks, and an arena that joins anew."""
+"""What the senders of the integrations have in common: the gathering of all ranks, and an arena that joins anew.
+
+A trainer that was started again has lost count of its versions, and rollouts may still hold some. It asks the server
+for the latest one and goes on after it, also where it has gone back to a checkpoint: no number means two things then.
+(Rollouts that are asked for a number while the trainer withdraws what was published under it before could get that.)
+"""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, TypeVar
 
-from tensorhub.errors import Error, Replaced
+from tensorhub.client import ServerClient
+from tensorhub.errors import Error, NotFound, Replaced, VersionConflict
+from tensorhub.workers import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
 
     from tensorhub.torch import ArenaPublisher
+    from tensorhub.workers import Options
 
 __all__ = ["SenderArena", "gathered_to_the_end"]
 
@@ -39,8 +49,11 @@ def gathered_to_the_end(weights: Iterable[Each]) -> Iterator[Iterator[Each]]:
 class SenderArena:
     """An arena; one that was `Replaced`, or evicted, takes no call any more, and the next use makes another."""
 
-    def __init__(self, make: Callable[[], ArenaPublisher]) -> None:
+    def __init__(self, make: Callable[[], ArenaPublisher], server: str, model: str, options: Options) -> None:
         self._make = make
+        self._server = server
+        self._model = model
+        self._options = options
         self._arena: ArenaPublisher | None = None
 
     def made(self) -> ArenaPublisher:
@@ -49,15 +62,28 @@ class SenderArena:
             self._arena = self._make()
         return self._arena
 
-    @contextlib.contextmanager
-    def joining_anew(self) -> Iterator[ArenaPublisher]:
-        """The arena, for one version. After `Replaced` inside the block, the next call gets another one.
+    def latest(self) -> int:
+        """The latest version that the server knows of this model; zero: none."""
+        with self._client() as client, contextlib.suppress(NotFound):
+            return max((each.latest for each in client.models(self._model)), default=0)
+        return 0
 
-        After any error nothing of the version is shown, and what was put is forgotten: all has to be put again.
+    def after(self, version: int | None) -> int:
+        """The number after `version`; None: after the latest that the server knows."""
+        return (self.latest() if version is None else version) + 1
+
+    @contextlib.contextmanager
+    def sending(self, version: int) -> Iterator[ArenaPublisher]:
+        """The arena, for one version, which is begun before the `with` block and committed after it.
+
+        After any error nothing of the version is shown, and what was put is forgotten: all has to be put again. After
+        `Replaced` the next version gets another arena.
         """
         arena = self.made()
         try:
+            self._taking_its_place(arena, version, arena.begin)
             yield arena
+            self._taking_its_place(arena, version, arena.commit)
         except Replaced:
             self.close()
             raise
@@ -67,6 +93,34 @@ class SenderArena:
             except Error:  # it keeps what was put
                 self.close()
             raise
+
+    def roll_back_to(self, version: int, timeout: float) -> None:
+        """Withdraws all later versions, this sender's own among them, wherever they are held."""
+        until = time.monotonic() + seconds_of(timeout)
+        try:
+            if self._arena is not None:
+                self._arena.unpublish(timeout)
+        except Replaced:
+            self.close()
+        with self._client() as client, contextlib.suppress(NotFound):
+            client.roll_back_to(self._model, version, max(0.0, until - time.monotonic()))
+
+    def _taking_its_place(self, arena: ArenaPublisher, version: int, call: Callable[[int], Any]) -> None:
+        """Calls it; once more, if versions that nobody can have received were in the way and are withdrawn.
+
+        Of those an earlier trainer, or another attempt of this one, has begun all shards or committed some.
+        """
+        try:
+            call(version)
+        except VersionConflict:
+            if self.latest() >= version:
+                raise
+            arena.roll_back_to(version - 1)
+            call(version)
+
+    def _client(self) -> ServerClient:
+        given = self._options
+        return ServerClient(self._server, security=given.get("security"), server_timeout=given.get("server_timeout"))
 
     def leave(self) -> None:
         """Leaves the hub for good; one that was `Replaced`, or evicted, is not there any more."""

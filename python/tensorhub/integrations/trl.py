@@ -13,6 +13,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from tensorhub import _core
 from tensorhub.errors import Disconnected
 from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.torch import ArenaPublisher
@@ -37,8 +38,9 @@ class WeightTransfer:
 
     `engines`: addresses of the servers of vLLM, http://host:port. `engine`: more fields of
     `tensorhub.integrations.vllm.engine.InitInfo`, for all of them; a `replica` is followed by each one's number
-    ("rollout-0", "rollout-1", ...) if there are several. `version`: the last one that was published, of a trainer that
-    continues; the next one is one higher. `timeout`: seconds, of one request.
+    ("rollout-0", "rollout-1", ...) if there are several. `version`: the last one that was published; the next one is
+    one higher. Without it the first one follows the latest that the server knows, also after a restart. `timeout`:
+    seconds, of one request.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class WeightTransfer:
         server: str,
         model: str = "policy",
         replica: str = "trainer-0",
-        version: int = 0,
+        version: int | None = None,
         engine: dict[str, Any] | None = None,
         timeout: float = 1800.0,
         **options: Unpack[Options],
@@ -59,12 +61,12 @@ class WeightTransfer:
             for number, info in enumerate(self._init_infos):  # of one name, the newest would replace the others
                 info["replica"] = f"{name}-{number}"
         self._timeout = timeout
-        self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options))
+        self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options), server, model, options)
         self._arena.made()
         self._paused: set[str] = set()
         """Engines that have answered `pause`, and not yet a `resume`."""
         self.version = version
-        """The last version that was sent, or tried; it is the engines' weight version as well."""
+        """The last version that was sent, or tried; it is the engines' weight version as well. None: not known yet."""
 
     def init_weight_transfer(self) -> None:
         """Connects the engines to the hub."""
@@ -99,16 +101,25 @@ class WeightTransfer:
         self._paused.intersection_update(failed)
         _raise_any(failed)
 
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint: later versions are withdrawn wherever they are held; the next one follows `version`.
+
+        Engines that are to have the checkpoint itself get it by the next `send_weights`. `Refused`: the trainer's key
+        has no right `publish`.
+        """
+        self._arena.roll_back_to(version, timeout)
+        self.version = version
+
     def destroy(self) -> None:
         """Leaves the hub; the engines go on with what they have."""
         self._arena.leave()
 
     def _publish(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
-        with gathered_to_the_end(iterator) as gathering, self._arena.joining_anew() as arena:
-            for name, tensor in gathering:
-                arena.put(name, tensor)
-            self.version += 1
-            arena.commit(self.version)
+        with gathered_to_the_end(iterator) as gathering:
+            self.version = self._arena.after(self.version)
+            with self._arena.sending(self.version) as arena:
+                for name, tensor in gathering:
+                    arena.put(name, tensor)
 
     def _update(self) -> _Failed:
         """Each call goes to the engines that have answered those before: an update that is begun is also finished."""

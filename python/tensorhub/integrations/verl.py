@@ -44,8 +44,8 @@ class TensorHubCheckpointEngine(CheckpointEngine):
         self._next = 0
 
     def prepare(self) -> dict[str, Any]:
-        """Tells the version that comes next, if no step number names it."""
-        return {"version": self._weights.version + 1}
+        """Tells the version that comes next; of a trainer that was restarted the master asks the server."""
+        return {"version": self._weights.next_version() if self.is_master else self._weights.version + 1}
 
     @classmethod
     def build_topology(
@@ -75,4 +75,5 @@ class TensorHubCheckpointEngine(CheckpointEngine):
             yield each
 
     def _version(self, global_steps: int | None) -> int:
-        return self._next if global_steps is None else global_steps + 1
+        """One more than the step, but higher if a trainer has begun again at an earlier step."""
+        return self._next if global_steps is None else max(self._next, global_steps + 1)

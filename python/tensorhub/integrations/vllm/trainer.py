@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
+from tensorhub import _core
 from tensorhub.errors import InvalidArgument
 from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
 from tensorhub.server import read_keys, read_public_key
@@ -33,8 +34,9 @@ class TrainerInfo(TrainerInitInfo):
     server: str = ""
     model: str = ""
     replica: str = "trainer-0"
-    version: int = 0
-    """The last version that was published: the next one is one higher."""
+    version: int | None = None
+    """The last version that was published: the next one is one higher. None: the first one follows the latest that the
+    server knows, also after a restart."""
     options: Options | None = None
     """Of the arena's worker: location, listen_host, transport, ..."""
     key_file: str = ""
@@ -49,12 +51,12 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
 
     init_info_cls = TrainerInfo
 
-    def __init__(self, arena: SenderArena | None, version: int, **base: Any) -> None:
-        """`arena`: of the sender only."""
+    def __init__(self, arena: SenderArena | None, version: int | None, **base: Any) -> None:
+        """`arena`: of the sender only. The other ranks count from zero, if no version is given."""
         super().__init__(**base)
         self._arena = arena
         self._is_shut_down = False
-        self.version = version
+        self.version = version if arena is not None else version or 0
 
     @classmethod
     def trainer_init(
@@ -72,7 +74,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
                     read_public_key(init_info.server_key_file), *read_keys(init_info.key_file)
                 )
             given = (init_info.server, init_info.model, init_info.replica, layout)
-            arena = SenderArena(lambda: ArenaPublisher(*given, **options))
+            arena = SenderArena(lambda: ArenaPublisher(*given, **options), *given[:2], options)
             arena.made()
             client.init_weight_transfer_engine(
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
@@ -90,13 +92,13 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         with gathered_to_the_end(self.source) as gathering:
             if self._is_shut_down:
                 raise InvalidArgument("send_weights was called after shutdown: make another engine with trainer_init")
-            self.version += 1
             if self._arena is None:
+                self.version = (self.version or 0) + 1
                 return
-            with self._arena.joining_anew() as arena:
+            self.version = self._arena.after(self.version)
+            with self._arena.sending(self.version) as arena:
                 for name, tensor in gathering:
                     arena.put(name, tensor)
-                arena.commit(self.version)
         self._start_update()
         try:
             self.client.update_weights({"version": self.version})
@@ -104,6 +106,15 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         except Exception:
             self._finish_what_was_begun()
             raise
+
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Back to a checkpoint: later versions are withdrawn wherever they are held; the next one follows `version`.
+
+        All ranks call it; the sender tells the server. `Refused`: its key has no right `publish`.
+        """
+        if self._arena is not None:
+            self._arena.roll_back_to(version, timeout)
+        self.version = version
 
     def _start_update(self) -> None:
         """An engine may still have an update that nobody has finished, of an earlier trainer perhaps."""
