@@ -156,7 +156,7 @@ def test_who_sends_is_a_trainer_by_its_name(hub_weights: Any, monkeypatch: pytes
     """As in the README's list of keys."""
     arena = MagicMock()
     monkeypatch.setattr(sys.modules[hub_weights.__module__], "ArenaPublisher", arena)
-    hub_weights(server="tcp://10.0.0.1:5570").send([], 1, holds=True)
+    hub_weights(server="tcp://10.0.0.1:5570").send([], 1, rank=0, ranks=1)
     _, model, replica = arena.call_args.args
     assert model == "policy"
     assert replica.startswith(f"trainer-{socket.gethostname()}-{os.getpid()}-")
@@ -168,12 +168,12 @@ def test_a_sender_that_was_evicted_joins_anew(
     monkeypatch.setattr(sys.modules[hub_weights.__module__], "ArenaPublisher", Arena)
     hub = hub_weights(server=server.address, replica="trainer-0")
     weights = {"w": np.ones(4), "v": np.ones(4)}
-    hub.send(weights.items(), 1, holds=True)
+    hub.send(weights.items(), 1, rank=0, ranks=1)
     with th.ServerClient(server) as client:
         client.evict("policy", "trainer-0")
         with pytest.raises(th.Replaced):
-            hub.send(weights.items(), 2, holds=True)
-        hub.send(weights.items(), 2, holds=True)
+            hub.send(weights.items(), 2, rank=0, ranks=1)
+        hub.send(weights.items(), 2, rank=0, ranks=1)
         assert client.models("policy")[0].available == (2,)
     hub.close()
 
@@ -184,18 +184,18 @@ def test_weights_that_cannot_be_gathered_leave_nothing_begun(
     monkeypatch.setattr(sys.modules[hub_weights.__module__], "ArenaPublisher", Arena)
     hub = hub_weights(server=server.address)
     weights = {"w": np.ones(4), "v": np.ones(4)}
-    hub.send(weights.items(), 1, holds=True)
+    hub.send(weights.items(), 1, rank=0, ranks=1)
 
     def gathered() -> Iterator[tuple[str, np.ndarray]]:
         yield "w", np.ones(4)
         raise RuntimeError("a rank has failed")
 
     with pytest.raises(RuntimeError, match="a rank has failed"):
-        hub.send(gathered(), 2, holds=True)
+        hub.send(gathered(), 2, rank=0, ranks=1)
     with pytest.raises(th.InvalidArgument, match="2 tensors were not put"):  # it was forgotten, and is read no more
         hub._arena.made().commit(2)
     assert hub.version == 1
-    hub.send(weights.items(), 2, holds=True)
+    hub.send(weights.items(), 2, rank=0, ranks=1)
     assert hub.version == 2
     hub.close()
 
@@ -203,6 +203,6 @@ def test_weights_that_cannot_be_gathered_leave_nothing_begun(
 def test_a_rank_that_holds_no_weights_gathers_them(hub_weights: Any) -> None:
     gathered = iter([("w", None), ("v", None)])
     hub = hub_weights(server="tcp://10.0.0.1:5570")
-    hub.send(gathered, 1, holds=False)
+    hub.send(gathered, 1, rank=1, ranks=2)
     assert list(gathered) == []
     assert hub.version == 1

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorhub as th
-from tensorhub.integrations.sending import gathered_to_the_end
+from tensorhub.integrations.sending import Share, gathered_to_the_end
 
 VLLM = "vllm.distributed.weight_transfer.base"
 ADAPTERS = {
@@ -25,21 +26,30 @@ ADAPTERS = {
 
 
 class Arena(th.ArenaPublisher):
-    """Of two tensors of numpy, where tensorhub.torch's learns them from what is put, or from a layout."""
+    """Of two tensors of numpy, where tensorhub.torch's learns them from what is put, or from a layout.
+
+    Of two senders each has one.
+    """
 
     made: ClassVar[list[Arena]] = []
 
     def __init__(self, server: Any, model: str, replica: str, _layout: Any = None, **options: Any) -> None:
         super().__init__(server, model, replica, **options)
         self.made.append(self)
-        for name in "wv":
+        index, count = options.get("shard", (0, 1))
+        for name in "wv"[index::count]:
             self.declare(name, [4], "f64")
 
 
+@dataclass
 class TrainerInitInfo:
     """Of vLLM."""
 
-    is_sender = True
+    rank: int = 0
+
+    @property
+    def is_sender(self) -> bool:
+        return self.rank == 0
 
 
 class TrainerEngine:
@@ -47,6 +57,13 @@ class TrainerEngine:
 
     def __init__(self, *, client: Any, source: Any, is_sender: bool) -> None:
         self.client, self.source, self.is_sender = client, source, is_sender
+
+
+@pytest.fixture
+def server() -> Iterator[th.ReferenceServer]:
+    """One that does not wait long for the workers of an earlier one before it says that it knows no version."""
+    with th.ReferenceServer(recovery_grace=0.1) as made:
+        yield made
 
 
 @pytest.fixture
@@ -73,20 +90,26 @@ def adapter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
 
 
 def sender_of(
-    module: Any, name: str, server: str, monkeypatch: pytest.MonkeyPatch, **options: Any
+    module: Any,
+    name: str,
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int = 0,
+    senders: int = 1,
+    **options: Any,
 ) -> tuple[Any, Callable[..., None]]:
     """One that has published nothing, and how it sends."""
     monkeypatch.setattr(module, "ArenaPublisher", Arena)
     if name == "hub_weights":
-        hub = module.HubWeights(server=server, replica="trainer-0", **options)
-        return hub, lambda weights: hub.send(weights, hub.next_version(), holds=True)
+        hub = module.HubWeights(server=server, replica="trainer-0", senders=senders, **options)
+        return hub, lambda weights: hub.send(weights, hub.next_version(), rank=rank, ranks=3)
     if name == "trl":
         transfer = module.WeightTransfer("http://127.0.0.1:9", server=server, **options)
         monkeypatch.setattr(transfer, "_ask", lambda *_: {})
         return transfer, transfer.send_weights
-    info = module.TrainerInfo(server=server, model="policy", options=options)
+    info = module.TrainerInfo(rank=rank, server=server, model="policy", senders=senders, options=options)
     source = MagicMock()
-    source.metadata.return_value = [SimpleNamespace(name=each, dtype=None, shape=(4,)) for each in "wv"]
+    source.metadata.return_value = [SimpleNamespace(name=each, dtype=np.dtype("f8"), shape=(4,)) for each in "wv"]
     engine = module.TensorHubTrainerWeightTransferEngine.trainer_init(info, client=MagicMock(), source=source)
 
     def send(weights: Iterable[Any]) -> None:
@@ -231,10 +254,10 @@ def test_a_version_that_an_earlier_trainer_has_not_finished_is_no_obstacle(
         Arena.made[0].begin(9)
         Arena.made[0].close()
         hub, _ = sender_of(adapter(ADAPTERS["hub_weights"]), "hub_weights", server.address, monkeypatch)
-        hub.send(both_of(20).items(), 8, holds=True)
+        hub.send(both_of(20).items(), 8, rank=0, ranks=1)
         assert rollout.update(8).version == 8
         with pytest.raises(th.VersionConflict):
-            hub.send(both_of(30).items(), 7, holds=True)
+            hub.send(both_of(30).items(), 7, rank=0, ranks=1)
         assert rollout.models("policy")[0].latest == 8
 
 
@@ -248,9 +271,94 @@ def test_a_version_that_others_have_is_not_withdrawn(
     second = adapter(ADAPTERS["hub_weights"]).HubWeights(server=server.address, replica="trainer-1")
     for version in (1, 2):
         with pytest.raises(th.VersionConflict):
-            second.send(both_of(30).items(), version, holds=True)
+            second.send(both_of(30).items(), version, rank=0, ranks=1)
     send(both_of(30).items())
     assert first.version == 3
+
+
+def test_senders_share_the_bytes_of_a_version() -> None:
+    """An embedding, and then equal layers."""
+    sizes = [100, *[10] * 50]
+    shares = [Share(rank, 3) for rank in range(3)]
+    takers = [[share.takes(size) for share in shares] for size in sizes]
+    assert all(sum(each) == 1 for each in takers)
+    sums = [sum(size for size, taken in zip(sizes, takers, strict=True) if taken[rank]) for rank in range(3)]
+    assert sums == [200, 200, 200]
+
+
+SHARING = ["hub_weights", "vllm"]
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_two_senders_put_a_part_of_a_version_each(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    module = adapter(ADAPTERS[name])
+    ranks = [sender_of(module, name, server.address, monkeypatch, rank, 2) for rank in range(3)]
+    subscribers = [th.Subscriber(server, "policy", "rollout-0", shard=(i, 2)) for i in range(2)]
+    received = [{each: np.zeros(4)} for each in "wv"]
+    for subscriber, tensors in zip(subscribers, received, strict=True):
+        subscriber.add_all(tensors)
+    for version in (1, 2):
+        weights = {"w": np.full(4, 10.0 * version), "v": np.full(4, 10.0 * version + 1)}
+        for _, send in reversed(ranks):
+            gathering = iter(weights.items())
+            send(gathering)
+            assert list(gathering) == []
+        running = [each.update_async(version) for each in subscribers]
+        for each in running:
+            each.wait(20)
+        assert (received[0]["w"] == weights["w"]).all()
+        assert (received[1]["v"] == weights["v"]).all()
+    assert [each.version for each, _ in ranks] == [2, 2, 2]
+    if name == "vllm":
+        assert [each.client.update_weights.call_count for each, _ in ranks] == [2, 0, 0]
+        assert [each.client.init_weight_transfer_engine.call_count for each, _ in ranks] == [1, 0, 0]
+    for subscriber in subscribers:
+        subscriber.close()
+
+
+@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_version_of_which_one_sender_has_failed_is_never_offered(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str, failing: int
+) -> None:
+    module = adapter(ADAPTERS[name])
+    ranks = [sender_of(module, name, server.address, monkeypatch, rank, 2) for rank in range(2)]
+
+    def gathered() -> Iterator[tuple[str, np.ndarray]]:
+        yield "w", np.ones(4)
+        yield "v", np.ones(4)
+        raise RuntimeError("a rank has failed")
+
+    weights = {"w": np.ones(4), "v": np.ones(4)}
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        ranks[failing][1](gathered())
+    ranks[1 - failing][1](weights.items())
+    with th.Subscriber(server, "policy", "rollout-0", shard=(1 - failing, 2)) as rollout:
+        rollout.add("wv"[1 - failing], np.zeros(4))
+        with pytest.raises((th.Unavailable, th.TimedOut, th.GroupFailed)):
+            rollout.update(1, timeout=0.5)
+        assert rollout.models("policy")[0].available == ()
+        last = max(each.version for each, _ in ranks)
+        for sender, send in ranks:
+            sender.version = last  # the frameworks of HubWeights tell all workers
+            send(weights.items())
+        assert rollout.models("policy")[0].available == (last + 1,)
+
+
+def test_there_are_no_more_senders_than_ranks(adapter: Callable[[str], Any]) -> None:
+    hub_weights = adapter(ADAPTERS["hub_weights"]).HubWeights
+    gathering = iter([("w", None), ("v", None)])
+    with pytest.raises(th.InvalidArgument, match="has 1 ranks"):
+        hub_weights(server="tcp://127.0.0.1:9", senders=2).send(gathering, 1, rank=0, ranks=1)
+    assert list(gathering) == []
+    with pytest.raises(th.InvalidArgument, match="senders is 0"):
+        hub_weights(server="tcp://127.0.0.1:9", senders=0)
+    module = adapter(ADAPTERS["vllm"])
+    info = module.TrainerInfo(server="tcp://127.0.0.1:9", model="policy", senders=0)
+    with pytest.raises(th.InvalidArgument, match="senders is 0"):
+        module.TensorHubTrainerWeightTransferEngine.trainer_init(info, client=MagicMock(), source=MagicMock())
 
 
 @pytest.mark.parametrize("name", ["trl", "vllm"])
@@ -278,19 +386,18 @@ def test_a_sender_that_cannot_leave_is_closed(
     engine.shutdown()
 
 
-@pytest.mark.parametrize("is_sender", [True, False])
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_trainer_of_vllm_that_was_shut_down_sends_nothing_and_says_so(
-    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, is_sender: bool
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
-    monkeypatch.setattr(TrainerInitInfo, "is_sender", is_sender)
-    engine, send = sender_of(adapter(ADAPTERS["vllm"]), "vllm", server.address, monkeypatch)
+    engine, send = sender_of(adapter(ADAPTERS["vllm"]), "vllm", server.address, monkeypatch, rank)
     weights = [("w", np.ones(4)), ("v", np.ones(4))]
     send(weights)
     engine.shutdown()
     with pytest.raises(th.InvalidArgument, match="after shutdown"):
         send(weights)
     assert engine.version == 1
-    assert engine.client.update_weights.call_count == is_sender
+    assert engine.client.update_weights.call_count == 1 - rank
 
 
 class TwoEngines:
@@ -437,10 +544,10 @@ def test_a_version_that_cannot_begin_is_gathered(
     monkeypatch.setattr(module, "ArenaPublisher", Arena)
     hub = module.HubWeights(server=server.address)
     weights = {"w": np.ones(4), "v": np.ones(4)}
-    hub.send(weights.items(), 3, holds=True)
+    hub.send(weights.items(), 3, rank=0, ranks=1)
     gathering = iter(weights.items())
     with pytest.raises(th.VersionConflict):
-        hub.send(gathering, 2, holds=True)
+        hub.send(gathering, 2, rank=0, ranks=1)
     assert list(gathering) == []
     assert hub.version == 3
 
@@ -449,7 +556,7 @@ def test_an_arena_that_cannot_be_made_is_gathered(adapter: Callable[[str], Any])
     hub = adapter(ADAPTERS["hub_weights"]).HubWeights(server="tcp://127.0.0.1:9", transport="pigeons")
     gathering = iter([("w", None), ("v", None)])
     with pytest.raises(th.InvalidArgument, match="pigeons"):
-        hub.send(gathering, 1, holds=True)
+        hub.send(gathering, 1, rank=0, ranks=1)
     assert list(gathering) == []
 
 

@@ -53,6 +53,13 @@ class Routes(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
+def server() -> Iterator[th.ReferenceServer]:
+    """One that does not wait long for the workers of an earlier one before it says that it knows no version."""
+    with th.ReferenceServer(recovery_grace=0.1) as made:
+        yield made
+
+
+@pytest.fixture
 def engines() -> Iterator[list[Engine]]:
     made = [Engine(), Engine()]
     yield made

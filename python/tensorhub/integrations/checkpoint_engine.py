@@ -1,9 +1,9 @@
 """What the checkpoint engines of verl and of NeMo-RL have in common.
 
 Both gather the trainer's weights tensor by tensor, in all of its ranks, and give every rollout worker the whole model
-tensor by tensor. The trainer's first rank puts them into an arena; a rollout worker receives the version beside what it
-has, from the trainer or from other workers, and then hands it over. No process group is built: workers may come, go and
-be replaced between two updates.
+tensor by tensor. The trainer's first rank, or its first few, put them into an arena; a rollout worker receives the
+version beside what it has, from the trainer or from other workers, and then hands it over. No process group is built:
+workers may come, go and be replaced between two updates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tensorhub import _core
 from tensorhub.errors import InvalidArgument, Replaced
-from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
+from tensorhub.integrations.sending import SenderArena, Share, gathered_to_the_end
 from tensorhub.machine import machine_name
 from tensorhub.torch import ArenaPublisher, Receiver
 from tensorhub.workers import replica_of_process
@@ -35,7 +35,9 @@ class HubWeights:
     `server`: without it nothing works; a trainer can make one by `tensorhub.ReferenceServer`, or run the command
     `tensorhub server`. `replica`: without it each object has a name of its own, "trainer-<host>-..." or
     "rollout-<host>-...". Leave it out where all processes are given the same values, as in verl: the newest of several
-    workers with one name replaces the others. Versions count from 1; steps that count from 0 are one less.
+    workers with one name replaces the others. Versions count from 1; steps that count from 0 are one less. `senders`:
+    how many of a trainer's ranks put a part of the tensors each, so that their machines share the work of serving them;
+    they are one replica, which is "trainer-0" without a name.
 
     The rollouts of a machine that are given the same values have one received copy between them, unless
     `once_per_machine` is false, or `memory` is "cuda": such memory is not shared.
@@ -49,19 +51,24 @@ class HubWeights:
         replica: str = "",
         timeout: float = 600.0,
         once_per_machine: bool = True,
+        senders: int = 1,
         **options: Unpack[Options],
     ) -> None:
         if not server:
             raise InvalidArgument("engine_kwargs has no server: give the reference server's address, tcp://host:port")
+        if senders < 1:
+            raise InvalidArgument(f"senders is {senders}: at least one of the trainer's ranks has to send")
         self._server = server
         self._model = model
         self._reader = replica or replica_of_process("rollout")
+        self._sender = replica or ("trainer-0" if senders > 1 else replica_of_process("trainer"))
         self._timeout = timeout
+        self._senders = senders
+        self._rank = 0
         self._options = options
         shares = once_per_machine and options.get("memory") != "cuda"
         self._machine = machine_name(server, model, options) if shares else ""
-        sender = replica or replica_of_process("trainer")
-        self._arena = SenderArena(lambda: ArenaPublisher(server, model, sender, **options), server, model, options)
+        self._arena = SenderArena(self._make_arena, server, model, options)
         self._receiver: Receiver | None = None
         self.version = 0
         """The last version that was sent or received; zero: none."""
@@ -70,17 +77,25 @@ class HubWeights:
         """The number after `version`; as long as there is none, after the latest that the server knows."""
         return self._arena.after(self.version or None)
 
-    def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, holds: bool) -> None:
-        """Publishes the weights as `version`. A rank that does not hold them only takes part in the gathering.
+    def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, rank: int, ranks: int) -> None:
+        """Publishes the weights as `version`: all ranks of the trainer gather them, and the first `senders` put them.
 
         After an error nothing of the version is shown; the error is raised when all is gathered, since the other
-        ranks, where none is raised, wait for this one. After `Replaced`, or an eviction, the next `send` joins anew.
+        ranks, where none is raised, wait for this one. If one of several senders fails, rollouts that wait for the
+        version fail (`Unavailable`, `TimedOut`). After `Replaced`, or an eviction, the next `send` joins anew.
         """
+        self._rank = rank
         with gathered_to_the_end(weights) as gathering:
-            if holds:
+            if self._senders > ranks:
+                raise InvalidArgument(
+                    f"senders is {self._senders}, and the trainer has {ranks} ranks: give at most that"
+                )
+            if rank < self._senders:
+                share = Share(rank, self._senders)
                 with self._arena.sending(version) as arena:
                     for name, tensor in gathering:
-                        arena.put(name, tensor)
+                        if share.takes(tensor.nbytes):
+                            arena.put(name, tensor)
         self.version = version
 
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
@@ -116,6 +131,12 @@ class HubWeights:
                 yield each
         finally:
             receiver.let_go()
+
+    def _make_arena(self) -> ArenaPublisher:
+        options = self._options.copy()
+        if self._senders > 1:
+            options["shard"] = (self._rank, self._senders)
+        return ArenaPublisher(self._server, self._model, self._sender, **options)
 
     def close(self) -> None:
         """Leaves the hub; what was handed over stays with its receivers."""

@@ -23,13 +23,14 @@ __all__ = ["TensorHubCheckpointEngine"]
 
 
 class TensorHubCheckpointEngine(CheckpointEngine):
-    """One object in each worker of the trainer, whose rank 0 holds the weights, and of the rollouts."""
+    """One object in each worker of the trainer, whose first ranks send the weights, and of the rollouts."""
 
     def __init__(self, bucket_size: int, **engine_kwargs: Any) -> None:
         """`bucket_size`: how many bytes of tensors `receive_weight_batches` yields at a time, at least one tensor."""
         self.bucket_size = bucket_size
         self._weights = HubWeights(**engine_kwargs)
-        self._holds = False
+        self._rank = 0
+        self._ranks = 1
         self._next = 0
 
     def prepare(self) -> dict[str, Any]:
@@ -40,7 +41,7 @@ class TensorHubCheckpointEngine(CheckpointEngine):
         self, *, worker_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> None:
         """Builds no group; all workers take the same number for the next version."""
-        self._holds = worker_rank == 0
+        self._rank, self._ranks = worker_rank, train_world_size
         self._next = max(each["version"] for each in metadata)
 
     def init_rollout_process_group(
@@ -54,7 +55,7 @@ class TensorHubCheckpointEngine(CheckpointEngine):
 
     async def send_weights(self, weights: Generator[tuple[str, torch.Tensor], None, None]) -> None:
         """Publishes the weights."""
-        self._weights.send(weights, self._next, holds=self._holds)
+        self._weights.send(weights, self._next, rank=self._rank, ranks=self._ranks)
 
     async def receive_weight_batches(self) -> AsyncIterator[list[tuple[str, torch.Tensor]]]:
         """Yields the weights in lists, when all of them are here and verified."""

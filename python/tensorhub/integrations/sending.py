@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tensorhub.torch import ArenaPublisher
     from tensorhub.workers import Options
 
-__all__ = ["SenderArena", "gathered_to_the_end"]
+__all__ = ["SenderArena", "Share", "gathered_to_the_end"]
 
 Each = TypeVar("Each")
 
@@ -46,6 +46,23 @@ def gathered_to_the_end(weights: Iterable[Each]) -> Iterator[Iterator[Each]]:
         pass
 
 
+class Share:
+    """Which tensors one of several senders puts: each goes to the sender that has the fewest bytes so far.
+
+    All ranks gather the same tensors in the same order, and so they need not agree.
+    """
+
+    def __init__(self, rank: int, senders: int) -> None:
+        self._rank = rank
+        self._bytes = [0] * senders
+
+    def takes(self, size: int) -> bool:
+        """Whether the next tensor is this sender's."""
+        sender = self._bytes.index(min(self._bytes))
+        self._bytes[sender] += size
+        return sender == self._rank
+
+
 class SenderArena:
     """An arena; one that was `Replaced`, or evicted, takes no call any more, and the next use makes another."""
 
@@ -63,7 +80,10 @@ class SenderArena:
         return self._arena
 
     def latest(self) -> int:
-        """The latest version that the server knows of this model; zero: none."""
+        """The latest version that the server knows of this model; zero: none.
+
+        A server that has just been started may wait 5 s for workers of an earlier one before it says so.
+        """
         with self._client() as client, contextlib.suppress(NotFound):
             return max((each.latest for each in client.models(self._model)), default=0)
         return 0

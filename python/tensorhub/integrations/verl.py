@@ -42,6 +42,8 @@ class TensorHubCheckpointEngine(CheckpointEngine):
         self.is_master = is_master
         self._weights = HubWeights(**engine_kwargs)
         self._next = 0
+        self._rank = 0
+        self._ranks = 1
 
     def prepare(self) -> dict[str, Any]:
         """Tells the version that comes next; of a trainer that was restarted the master asks the server."""
@@ -53,11 +55,16 @@ class TensorHubCheckpointEngine(CheckpointEngine):
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
         """Gives all workers the number of the next version; a worker that has just come knows of none."""
         version = max(each["version"] for each in metadata)
-        return {"version": [version] * actor_wg_world_size}, {"version": [version] * rollout_world_size}
+        actors = {
+            "version": [version] * actor_wg_world_size,
+            "rank": list(range(actor_wg_world_size)),
+            "ranks": [actor_wg_world_size] * actor_wg_world_size,
+        }
+        return actors, {"version": [version] * rollout_world_size}
 
-    def init_process_group(self, version: int) -> None:
-        """Builds no group."""
-        self._next = version
+    def init_process_group(self, version: int, rank: int = 0, ranks: int = 1) -> None:
+        """Builds no group. `rank` and `ranks`: of the trainer."""
+        self._next, self._rank, self._ranks = version, rank, ranks
 
     def finalize(self) -> None:
         """Keeps everything: other rollouts read the version from here until the next one."""
@@ -66,7 +73,7 @@ class TensorHubCheckpointEngine(CheckpointEngine):
         self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
     ) -> dict[str, float]:
         """Publishes the weights."""
-        self._weights.send(weights, self._version(global_steps), holds=self.is_master)
+        self._weights.send(weights, self._version(global_steps), rank=self._rank, ranks=self._ranks)
         return {}
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncIterator[tuple[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""The sending half, in every rank of a trainer; rank 0 holds the weights and tells the engines.
+"""The sending half, in every rank of a trainer; the first ranks hold the weights, and rank 0 tells the engines.
 
 The trainer's tensors are gathered one by one into host memory, which is published from there: the trainer goes on as
 soon as the engines have what they asked for, and what they have, other engines read from them.
@@ -7,17 +7,21 @@ soon as the engines have what they asked for, and what they have, other engines 
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
 
 from tensorhub import _core
 from tensorhub.errors import InvalidArgument
-from tensorhub.integrations.sending import SenderArena, gathered_to_the_end
+from tensorhub.integrations.sending import SenderArena, Share, gathered_to_the_end
 from tensorhub.server import read_keys, read_public_key
 from tensorhub.torch import ArenaPublisher
 from tensorhub.workers import Options, Security
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 __all__ = ["TensorHubTrainerWeightTransferEngine", "TrainerInfo"]
 
@@ -35,8 +39,10 @@ class TrainerInfo(TrainerInitInfo):
     model: str = ""
     replica: str = "trainer-0"
     version: int | None = None
-    """The last version that was published: the next one is one higher. None: the first one follows the latest that the
-    server knows, also after a restart."""
+    """The last version that was published: the next one is one higher. None: the latest that the server knows, also
+    after a restart. (Ranks that send nothing count from zero then.)"""
+    senders: int = 1
+    """How many ranks, from the first on, put a part of the tensors each, and share the work of serving them."""
     options: Options | None = None
     """Of the arena's worker: location, listen_host, transport, ..."""
     key_file: str = ""
@@ -46,59 +52,75 @@ class TrainerInfo(TrainerInitInfo):
     """More fields of `engine.InitInfo`, for all engines."""
 
 
+def _options_of(info: TrainerInfo) -> Options:
+    options = (info.options or Options()).copy()
+    if info.key_file:
+        options["security"] = Security(read_public_key(info.server_key_file), *read_keys(info.key_file))
+    if info.senders > 1:
+        options["shard"] = (info.rank, info.senders)
+    return options
+
+
 class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
     """Backend "tensorhub" of vLLM's trainer interface."""
 
     init_info_cls = TrainerInfo
 
-    def __init__(self, arena: SenderArena | None, version: int | None, **base: Any) -> None:
-        """`arena`: of the sender only. The other ranks count from zero, if no version is given."""
+    def __init__(self, arena: SenderArena | None, others: Collection[str], version: int, **base: Any) -> None:
+        """`arena`: of a sender. `others`: names of the tensors that other senders put."""
         super().__init__(**base)
         self._arena = arena
+        self._others = others
         self._is_shut_down = False
-        self.version = version if arena is not None else version or 0
+        self.version = version
 
     @classmethod
     def trainer_init(
         cls, init_info: TrainerInfo, *, client: Any, source: Any = None
     ) -> TensorHubTrainerWeightTransferEngine:
-        """Makes the arena, and connects the engines to the same server."""
+        """Makes the arena of a sender, and connects the engines to the same server."""
         if source is None:
             raise InvalidArgument("the backend tensorhub needs a WeightSource")
-        arena = None
-        if init_info.is_sender:
-            layout = [(each.name, each.dtype, each.shape) for each in source.metadata()]
-            options = (init_info.options or Options()).copy()
-            if init_info.key_file:
-                options["security"] = Security(
-                    read_public_key(init_info.server_key_file), *read_keys(init_info.key_file)
-                )
+        if init_info.senders < 1:
+            raise InvalidArgument(f"senders is {init_info.senders}: at least one of the trainer's ranks has to send")
+        arena, others, version = None, frozenset[str](), init_info.version or 0
+        if init_info.rank < init_info.senders:
+            share, whole = Share(init_info.rank, init_info.senders), source.metadata()
+            own = [each for each in whole if share.takes(math.prod(each.shape) * each.dtype.itemsize)]
+            others = frozenset(each.name for each in whole) - {each.name for each in own}
+            options = _options_of(init_info)
+            layout = [(each.name, each.dtype, each.shape) for each in own]
             given = (init_info.server, init_info.model, init_info.replica, layout)
             arena = SenderArena(lambda: ArenaPublisher(*given, **options), *given[:2], options)
             arena.made()
+            if init_info.version is None:  # of several senders none can have published a version before all are here
+                version = arena.latest()
+        if init_info.is_sender:
             client.init_weight_transfer_engine(
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
             )
-        return cls(arena, init_info.version, client=client, source=source, is_sender=init_info.is_sender)
+        return cls(arena, others, version, client=client, source=source, is_sender=init_info.is_sender)
 
     def send_weights(self) -> None:
         """Publishes the source's tensors as the next version, and has the engines take it.
 
-        An error of the sender is raised when all is gathered: the other ranks, where none is raised, wait for it.
-        Nothing of the version is shown then. After `Replaced`, or an eviction, the next call joins anew. If an engine
-        fails, the others may have the version, and the next call updates all of them. After `shutdown` it raises
-        `InvalidArgument`.
+        An error of a sender is raised when all is gathered: the other ranks, where none is raised, wait for it.
+        Nothing of the version is shown then, and if it is an error of another sender, rank 0 raises that of its
+        engines. After `Replaced`, or an eviction, the next call joins anew. If an engine fails, the others may have the
+        version, and the next call updates all of them. After `shutdown` it raises `InvalidArgument`.
         """
         with gathered_to_the_end(self.source) as gathering:
             if self._is_shut_down:
                 raise InvalidArgument("send_weights was called after shutdown: make another engine with trainer_init")
+            self.version += 1
             if self._arena is None:
-                self.version = (self.version or 0) + 1
                 return
-            self.version = self._arena.after(self.version)
             with self._arena.sending(self.version) as arena:
                 for name, tensor in gathering:
-                    arena.put(name, tensor)
+                    if name not in self._others:
+                        arena.put(name, tensor)
+        if not self.is_sender:
+            return
         self._start_update()
         try:
             self.client.update_weights({"version": self.version})
@@ -110,7 +132,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
         """Back to a checkpoint: later versions are withdrawn wherever they are held; the next one follows `version`.
 
-        All ranks call it; the sender tells the server. `Refused`: its key has no right `publish`.
+        All ranks call it, before one of them sends again. `Refused`: the trainer's key has no right `publish`.
         """
         if self._arena is not None:
             self._arena.roll_back_to(version, timeout)
