@@ -96,6 +96,24 @@ class door {
   owned<Object> object_;
 };
 
+/// What a view of a worker's memory keeps.
+template <typename Worker>
+struct viewed {
+  std::shared_ptr<Worker> worker;
+  std::shared_ptr<int> count;  // of views, by its users
+};
+/// At the end of a worker: views keep it, but not the tensors that it would go on serving.
+template <typename Worker>
+void serve_no_views(const owned<Worker>& object, const std::shared_ptr<int>& count) {
+  if (!object.is_usable() || count.use_count() == 1) return;
+  const auto whole = object.use();
+  const nb::gil_scoped_release python_goes_on;
+  try {
+    whole->leave(milliseconds{0});
+  } catch (const error&) {  // the server finds out by itself
+  }
+}
+
 /// The same, of a worker that receives versions when it is told to.
 template <typename Worker>
 class receiving_door : public door<Worker> {

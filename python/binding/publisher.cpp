@@ -95,6 +95,9 @@ class arena : public door<arena_worker> {
  public:
   explicit arena(const nb::dict& given)
       : door{"ArenaPublisher", made<arena_worker>(options_of(given), policies_of(given))} {}
+  arena(const arena&) = delete;
+  arena& operator=(const arena&) = delete;
+  ~arena() { serve_no_views(object_, views_); }
 
   void declare(const std::string& name, const std::vector<std::uint64_t>& shape, const std::string& type) {
     object_.use()->add(name, shape, dtype_of(type));
@@ -117,23 +120,42 @@ class arena : public door<arena_worker> {
     }
     const std::uint64_t bytes = tensorhub::tensor_spec{{}, place.type, place.shape}.bytes().value_or(0);
     const std::span content{static_cast<const std::byte*>(place.data), static_cast<std::size_t>(bytes)};
-    if (may_wait_) {
-      call([&](auto& worker) { worker.put(name, content); });
-      may_wait_ = false;
-      return;
-    }
-    const auto owner = object_.use();  // there are thousands, and none needs a thread that can be interrupted
-    const waiting_calls::entry counted;
-    const nb::gil_scoped_release python_goes_on;
-    owner->put(name, content);
+    put_by([&](auto& worker) { worker.put(name, content); });
+  }
+  /// Of bytes that are there already.
+  void put_written(const std::string& name) {
+    put_by([&](auto& worker) { worker.put(name); });
+  }
+  nb::object tensor(const std::string& name) {
+    const auto find = [&name](auto& worker) { return worker.tensor(name); };
+    void* const data = asked(object_, find);
+    const tensor_place& place = declared_.at(name);
+    return writable_view_of(data, place.shape, place.type,
+                            owner_of(viewed<arena_worker>{object_.use(), views_}));
   }
   nb::dict commit(std::uint64_t version, given_seconds timeout) {
     may_wait_ = true;
     return told(call([&](auto& worker) { return worker.commit(version, time_of(timeout)); }));
   }
+  /// Views of its memory keep the worker, which leaves its model all the same.
+  void close() {
+    if (is_closed()) return;
+    if (object_.is_usable()) interrupt();
+    serve_no_views(object_, views_);
+    object_.drop();
+  }
 
  private:
+  /// There are thousands, and but the first none needs a thread that can be interrupted.
+  template <typename Put>
+  void put_by(Put&& put) {
+    if (!may_wait_) return asked(object_, put);
+    call(put);
+    may_wait_ = false;
+  }
+
   std::map<std::string, tensor_place> declared_;
+  std::shared_ptr<int> views_ = std::make_shared<int>();  // counts them
   std::atomic<bool> may_wait_ = true;  ///< the next `put` joins, or takes back what was committed
 };
 
@@ -176,6 +198,8 @@ void bind_publisher(nb::module_& module) {
   filled.def("declare", &arena::declare, "name"_a, "shape"_a, "dtype"_a);
   filled.def("begin", &arena::begin, "version"_a, "timeout"_a.none());
   filled.def("put", &arena::put, "name"_a, "tensor"_a.none());
+  filled.def("put_written", &arena::put_written, "name"_a);
+  filled.def("tensor", &arena::tensor, "name"_a);
   filled.def("commit", &arena::commit, "version"_a, "timeout"_a.none());
   filled.def("roll_back_to", &arena::roll_back_to, "version"_a, "timeout"_a.none());
   filled.def("statistics", &arena::statistics);

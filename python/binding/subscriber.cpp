@@ -48,22 +48,15 @@ tensorhub::update_handle start(subscriber_worker& worker, tensorhub::version_sel
   return worker.stage_async(which, timeout, reach);
 }
 
-/// What a view of the library's memory keeps.
-struct viewed {
-  std::shared_ptr<subscriber_worker> worker;
-  std::shared_ptr<int> count;  // of views, by its users
-};
+using viewed_subscriber = viewed<subscriber_worker>;
 
-nb::object view_in(viewed where, const void* data, const std::vector<std::uint64_t>& shape,
+nb::object view_in(viewed_subscriber where, const void* data, const std::vector<std::uint64_t>& shape,
                    tensorhub::dtype type) {
-  auto kept = std::make_unique<viewed>(std::move(where));
-  const nb::capsule owner{kept.get(), [](void* held) noexcept { delete static_cast<viewed*>(held); }};
-  static_cast<void>(kept.release());
-  return view_of(data, shape, type, owner);
+  return view_of(data, shape, type, owner_of(std::move(where)));
 }
 
 struct running_update {
-  viewed owner;  // outlives the handle
+  viewed_subscriber owner;  // outlives the handle
   tensorhub::update_handle handle;
   /// The subscriber's, if they are what the update writes.
   const std::vector<kept_tensor>* written = nullptr;
@@ -175,7 +168,7 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
  public:
   subscriber(const nb::dict& given, const std::string& mode)
       : subscriber{given, tensorhub::subscriber_mode_named(mode)} {}
-  ~subscriber() { serve_no_views(); }
+  ~subscriber() { serve_no_views(object_, views_); }
   subscriber(const subscriber&) = delete;
   subscriber& operator=(const subscriber&) = delete;
 
@@ -263,7 +256,7 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
   void close() {
     if (is_closed()) return;
     if (object_.is_usable()) interrupt();
-    serve_no_views();
+    serve_no_views(object_, views_);
     const bool is_last = !object_.is_shared();
     object_.drop();
     if (is_last) let_go();
@@ -292,17 +285,6 @@ class subscriber : kept_tensors, public receiving_door<subscriber_worker> {
     if (whole.mode() != subscriber_mode::in_place) return nullptr;
     return order_.before(tensors, stream);
   }
-  /// Views keep the worker, but not the tensors that it would go on serving.
-  void serve_no_views() const {
-    if (!object_.is_usable() || views_.use_count() == 1) return;
-    const auto whole = object_.use();
-    const nb::gil_scoped_release python_goes_on;
-    try {
-      whole->leave(milliseconds{0});
-    } catch (const error&) {  // the server finds out by itself
-    }
-  }
-
   tensorhub::worker_options who_;
   stream_order order_;
   std::map<std::string, tensor_place> allocated_;

@@ -358,11 +358,24 @@ dtype dtype_of(const std::string& name) {
   throw error(errc::invalid_argument, "'" + name + "' is no element type: take f32, bf16, f8_e4m3, ...");
 }
 
-nb::object view_of(const void* data, const std::vector<std::uint64_t>& shape, dtype type, nb::handle owner) {
+namespace {
+
+template <typename Array, typename Data>
+nb::object array_of(Data* data, const std::vector<std::uint64_t>& shape, dtype type, nb::handle owner) {
   const auto found = std::ranges::find(known_types, type, &type_names::type);
   const std::vector<std::size_t> extents{shape.begin(), shape.end()};
-  return nb::cast(any_array{data, extents.size(), extents.data(), owner, nullptr, found->dlpack},
+  return nb::cast(Array{data, extents.size(), extents.data(), owner, nullptr, found->dlpack},
                   nb::rv_policy::reference);
+}
+
+}  // namespace
+
+nb::object view_of(const void* data, const std::vector<std::uint64_t>& shape, dtype type, nb::handle owner) {
+  return array_of<any_array>(data, shape, type, owner);
+}
+nb::object writable_view_of(void* data, const std::vector<std::uint64_t>& shape, dtype type,
+                            nb::handle owner) {
+  return array_of<nb::ndarray<nb::array_api>>(data, shape, type, owner);
 }
 
 }  // namespace tensorhub_python

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <tensorhub/types/tensor.hpp>
 #include <utility>
@@ -135,5 +136,16 @@ struct collected {
 /// A read-only view for Python: buffer and DLPack. `owner` lives as long as the view.
 [[nodiscard]] nb::object view_of(const void* data, const std::vector<std::uint64_t>& shape,
                                  tensorhub::dtype type, nb::handle owner);
+/// The same, to be written.
+[[nodiscard]] nb::object writable_view_of(void* data, const std::vector<std::uint64_t>& shape,
+                                          tensorhub::dtype type, nb::handle owner);
+/// What owns a view of memory that `kept` keeps.
+template <typename Kept>
+[[nodiscard]] nb::capsule owner_of(Kept kept) {
+  auto held = std::make_unique<Kept>(std::move(kept));
+  nb::capsule owner{held.get(), [](void* each) noexcept { delete static_cast<Kept*>(each); }};
+  static_cast<void>(held.release());
+  return owner;
+}
 
 }  // namespace tensorhub_python

@@ -19,6 +19,7 @@ into an arena, and come out of a receiver:
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -43,10 +44,11 @@ __all__ = ["ArenaPublisher", "Receiver"]
 
 
 class ArenaPublisher(InWithBlock):
-    """`tensorhub.ArenaPublisher` for tensors of torch, also of a device; they are copied to host memory first.
+    """`tensorhub.ArenaPublisher` for tensors of torch; those of a device are copied into the arena once.
 
-    Without a `layout` the tensors that are put before the first `commit` are the layout, in their order; they wait
-    until then. `put` may be called from several threads.
+    With `memory="cuda"` the arena is pinned, so that GPUs copy to it at full speed. Without a `layout` the tensors that
+    are put before the first `commit` are the layout, in their order; they wait until then. `put` may be called from
+    several threads.
     """
 
     def __init__(
@@ -60,6 +62,10 @@ class ArenaPublisher(InWithBlock):
         self._publisher = workers.ArenaPublisher(server, model, replica, **options)
         self._layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
         self._waiting: dict[str, torch.Tensor] | None = {} if layout is None else None
+        self._lock = threading.Lock()
+        self._is_published = False
+        self._taken: set[str] | None = None
+        """Tensors of a version that was begun: they are put, or being put. None: no version was begun."""
         for name, dtype, shape in layout or ():
             self._declare(name, dtype, shape)
 
@@ -67,6 +73,7 @@ class ArenaPublisher(InWithBlock):
         """Lets those that wait for `version` read what is put from now on. Waits for a layout, if none is known."""
         if self._waiting is None:
             self._publisher.begin(version, timeout)
+            self._is_published, self._taken = False, set()
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
         """Copies one tensor into its place, also from a device. It may change when this returns."""
@@ -87,7 +94,13 @@ class ArenaPublisher(InWithBlock):
                 f"tensor '{name}' is {tensor.dtype} {list(tensor.shape)}, and the layout says {known[0]} "
                 f"{list(known[1])}"
             )
-        self._publisher.put(name, tensor.detach().cpu().resolve_conj().resolve_neg().contiguous())
+        self._take(name)
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        if _is_in_host_memory(tensor):
+            self._publisher.put(name, tensor.contiguous())
+        else:  # one copy, in the tensor's current stream, for which it waits
+            torch.utils.dlpack.from_dlpack(self._publisher.tensor(name)).copy_(tensor)
+            self._publisher.put(name)
 
     def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last one."""
@@ -98,7 +111,9 @@ class ArenaPublisher(InWithBlock):
             for name, tensor in self._waiting.items():
                 self._publisher.put(name, tensor.resolve_conj().resolve_neg())
             self._waiting = None
-        return self._publisher.commit(version, timeout)
+        report = self._publisher.commit(version, timeout)
+        self._is_published, self._taken = True, None
+        return report
 
     def wait_held(
         self,
@@ -118,7 +133,20 @@ class ArenaPublisher(InWithBlock):
         """Takes back what is published or begun, and forgets what was put, as at `tensorhub.ArenaPublisher`."""
         if self._waiting is not None:
             self._waiting = {}
-        return self._publisher.unpublish(timeout)
+        report = self._publisher.unpublish(timeout)
+        self._is_published, self._taken = False, None
+        return report
+
+    def _take(self, name: str) -> None:
+        """From now on the tensor's bytes may be written: nobody reads them."""
+        with self._lock:
+            if self._is_published:
+                self.unpublish()
+            if self._taken is None:
+                return
+            if name in self._taken:
+                raise InvalidArgument(f"tensor '{name}' was put already: commit() or unpublish()")
+            self._taken.add(name)
 
     def _declare_waiting(self) -> None:
         for name, tensor in (self._waiting or {}).items():
@@ -136,6 +164,11 @@ class ArenaPublisher(InWithBlock):
     def close(self) -> None:
         """Ends it at once."""
         self._publisher.close()
+
+
+def _is_in_host_memory(tensor: torch.Tensor) -> bool:
+    """A DTensor counts as if it were: it is refused there, by its name."""
+    return tensor.device.type == "cpu" or hasattr(tensor, "full_tensor")
 
 
 def _check_is_of_torch(name: str, tensor: object) -> None:

@@ -65,6 +65,8 @@ __all__ = [
 ]
 
 _logger = logging.getLogger("tensorhub")
+_written = object()
+"""In place of a tensor that is not given: None is a mistake."""
 
 
 def replica_of_process(role: str) -> str:
@@ -99,7 +101,7 @@ Mode = Literal["in_place", "staged", "double_buffered"]
 
 
 class TensorView(Protocol):
-    """A read-only view of memory of the library's: a buffer, and a tensor of DLPack."""
+    """A view of memory of the library's: a buffer, and a tensor of DLPack. Read-only, but for an arena's."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(
@@ -590,12 +592,24 @@ class ArenaPublisher(_Trainer):
         """
         self._inner.begin(_number(version), timeout)
 
-    def put(self, name: str, tensor: object) -> None:
+    def put(self, name: str, tensor: object = _written) -> None:
         """Copies one tensor in host memory to its place. It may change when this returns.
 
-        The first `put` after a `commit` takes that version back.
+        Without a tensor it is the bytes that were written to where `tensor` says. The first `put` after a `commit`
+        takes that version back.
         """
-        self._inner.put(name, tensor)
+        if tensor is _written:
+            self._inner.put_written(name)
+        else:
+            self._inner.put(name, tensor)
+
+    def tensor(self, name: str) -> TensorView:
+        """Where a tensor's bytes belong, as an array of one's own: `numpy.asarray(arena.tensor("wq"))[:] = weights`.
+
+        They may be written while nothing is published (after `begin` or `unpublish`, or before the first `commit`),
+        and before the tensor is put. The memory lives as long as the array, also beyond `close`.
+        """
+        return self._inner.tensor(name)
 
     def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:
         """Publishes what was put as `version`. Every tensor must have been put since the last `commit`."""

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import select
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -255,6 +256,74 @@ def test_an_arena_takes_views_as_what_they_show(server: th.ReferenceServer, has_
     assert all(torch.equal(got[name], tensor) for name, tensor in source.items())
     receiver.close()
     arena.close()
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors count as if they were on a device."""
+    monkeypatch.setattr(sys.modules["tensorhub.torch"], "_is_in_host_memory", lambda _: False)
+
+
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize("begins", [True, False])
+def test_tensors_of_a_device_are_copied_into_the_arena(server: th.ReferenceServer, begins: bool) -> None:
+    with (
+        ArenaPublisher(server, "m", "t", LAYOUT) as arena,
+        Receiver(server, "m", "r") as receiver,
+    ):
+        for version in (1, 2, 3):
+            source = tensors(version)
+            source["phase"] = source["phase"].conj()
+            source["embedding"] = source["embedding"].t().contiguous().t()
+            if begins:
+                arena.begin(version)
+            for name, tensor in source.items():
+                arena.put(name, tensor)
+            arena.commit(version)
+            receiver.receive(version)
+            received = dict(receiver.tensors())
+            assert all(bits(received[name]) == bits(tensor.resolve_conj()) for name, tensor in source.items())
+
+
+@pytest.mark.usefixtures("device")
+def test_nobody_reads_what_a_device_writes(server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {name: torch.full((1000,), 1.0) for name in "ab"}
+    with ArenaPublisher(server, "m", "t", [(name, torch.float32, (1000,)) for name in "ab"]) as arena:
+        for name, tensor in source.items():
+            arena.put(name, tensor)
+        arena.commit(1)
+        place, shown = arena._publisher.tensor, []
+
+        def where(name: str) -> Any:
+            shown.append(arena._publisher.held_version)
+            return place(name)
+
+        monkeypatch.setattr(arena._publisher, "tensor", where)
+        arena.put("a", source["a"])
+        assert shown == [0]  # version 1 was taken back before
+        arena.put("a", source["a"] * 2)
+        arena.begin(2)
+        arena.put("a", source["a"] * 3)
+        with pytest.raises(th.InvalidArgument, match="'a' was put already"):
+            arena.put("a", source["a"] * 4)
+        assert (torch.utils.dlpack.from_dlpack(place("a")) == 3).all()
+        with pytest.raises(th.InvalidArgument, match="1 tensors were not put"):
+            arena.commit(2)
+        arena.put("b", source["b"])
+        arena.commit(2)
+
+
+def test_a_tensor_of_the_host_that_was_put_stays_when_one_of_a_device_is_put(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["tensorhub.torch"]
+    with ArenaPublisher(server, "m", "t", [(name, torch.float32, (4,)) for name in "ab"]) as arena:
+        for version in (1, 2):
+            arena.put("a", torch.ones(4))
+            with monkeypatch.context() as on_device:
+                on_device.setattr(module, "_is_in_host_memory", lambda _: False)
+                arena.put("b", torch.ones(4))
+            arena.commit(version)
 
 
 def test_an_arena_is_whole_or_not_published(server: th.ReferenceServer) -> None:

@@ -194,6 +194,33 @@ def test_a_stage_leaves_what_is_live(server: th.ReferenceServer) -> None:
             assert holds(of.weights, version)
 
 
+@pytest.mark.parametrize("memory", ["host", "cuda"])
+def test_an_arena_takes_what_a_stream_has_still_to_write(server: th.ReferenceServer, memory: Any) -> None:
+    from tensorhub.torch import ArenaPublisher, Receiver
+
+    source, stream = make("cuda"), torch.cuda.Stream()
+    layout = [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in source.items()]
+    with (
+        ArenaPublisher(server, "policy", "trainer-0", layout, memory=memory) as arena,
+        Receiver(server, "policy", "rollout-0") as receiver,
+    ):
+        for version in (1, 2):
+            values = expected(source, version)
+            torch.cuda.synchronize()
+            arena.begin(version)
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(CYCLES)  # what is written next is written long after `put` is called
+                for (name, tensor), value in zip(source.items(), values, strict=True):
+                    raw(tensor).copy_(value)
+                    arena.put(name, tensor)
+            arena.commit(version)
+            receiver.receive(version, timeout=TIMEOUT)
+            received = dict(receiver.tensors())
+            assert all(
+                torch.equal(raw(received[name]), value.cpu()) for name, value in zip(source, values, strict=True)
+            )
+
+
 def test_updates_run_beside_captures_of_graphs(server: th.ReferenceServer) -> None:
     stop, begun = threading.Event(), threading.Event()
     quiet = threading.Lock()  # held by captures and by what the test itself does with torch, which would end them

@@ -260,6 +260,54 @@ def test_a_version_that_fails_raises_instead_of_its_next_tensor(pair: Pair) -> N
     running.close()
 
 
+def test_an_arena_is_written_in_place(server: th.ReferenceServer) -> None:
+    with (
+        th.ArenaPublisher(server, "policy", "trainer-0") as trainer,
+        th.Subscriber(server, "policy", "rollout-0") as rollout,
+    ):
+        received = {name: np.zeros(300_000, np.float32) for name in "ab"}
+        rollout.add_all(received)
+        for name in "ab":
+            trainer.declare(name, [300_000], "f32")
+        places = {name: np.asarray(trainer.tensor(name)) for name in "ab"}
+        for version in (1, 2):
+            trainer.begin(version)
+            for name, place in places.items():
+                place[:] = version + ord(name)
+                trainer.put(name)
+            trainer.commit(version)
+            rollout.update(version)
+            assert all((array == version + ord(name)).all() for name, array in received.items())
+        trainer.begin(3)
+        with pytest.raises(th.InvalidArgument, match="'a'"):
+            trainer.put("a", None)
+        trainer.put("a")
+        with pytest.raises(th.InvalidArgument, match="1 tensors were not put, such as 'b'"):
+            trainer.commit(3)
+        for call in (trainer.tensor, trainer.put):
+            with pytest.raises(th.InvalidArgument, match="no tensor 'c' was added"):
+                call("c")
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_an_array_in_an_arena_keeps_its_memory_and_shows_nothing(server: th.ReferenceServer, is_closed: bool) -> None:
+    trainer = th.ArenaPublisher(server, "policy", "trainer-0")
+    trainer.declare("w", [4], "f32")
+    place = np.asarray(trainer.tensor("w"))
+    place[:] = 7
+    trainer.put("w")
+    trainer.commit(1)
+    with th.ServerClient(server) as client:
+        assert client.models("policy")[0].available == (1,)
+        if is_closed:
+            trainer.close()
+        else:
+            del trainer
+        assert client.models() == []
+    place += 1
+    assert (place == 8).all()
+
+
 def test_an_arena_is_received_while_it_is_filled(server: th.ReferenceServer) -> None:
     source = {name: np.arange(400_000, dtype=np.float32) + i for i, name in enumerate("abc")}
     with (
