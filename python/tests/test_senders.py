@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -107,7 +108,8 @@ def sender_of(
         transfer = module.WeightTransfer("http://127.0.0.1:9", server=server, **options)
         monkeypatch.setattr(transfer, "_ask", lambda *_: {})
         return transfer, transfer.send_weights
-    info = module.TrainerInfo(rank=rank, server=server, model="policy", senders=senders, options=options)
+    fields = {each: options.pop(each) for each in ("overlap",) if each in options}
+    info = module.TrainerInfo(rank=rank, server=server, model="policy", senders=senders, options=options, **fields)
     source = MagicMock()
     source.metadata.return_value = [SimpleNamespace(name=each, dtype=np.dtype("f8"), shape=(4,)) for each in "wv"]
     engine = module.TensorHubTrainerWeightTransferEngine.trainer_init(info, client=MagicMock(), source=source)
@@ -226,7 +228,7 @@ def test_a_key_that_may_not_publish_cannot_go_back(
 ) -> None:
     theirs, ours = th.make_keys(), th.make_keys()
     rules = {ours[0]: "lookers may=read,look"}
-    with th.ReferenceServer(public_key=theirs[0], secret_key=theirs[1], allowed=rules) as server:
+    with th.ReferenceServer(public_key=theirs[0], secret_key=theirs[1], allowed=rules, recovery_grace=0.1) as server:
         security = th.Security(theirs[0], *ours)
         sender, _ = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch, security=security)
         with pytest.raises(th.Refused):
@@ -447,6 +449,98 @@ def test_a_trainer_of_vllm_updates_its_engines_after_one_has_failed(
     send(weights)
     assert engines.versions == [3, 3]
     assert engines.have_begun == [False, False]
+
+
+class ReceivingEngine:
+    """Of vLLM: receives from a hub, and tells that it was asked."""
+
+    def __init__(self, server: th.ReferenceServer) -> None:
+        self.rollout = th.Subscriber(server, "policy", "rollout-0", mode="staged")
+        self.weights = {name: np.zeros(4) for name in "wv"}
+        self.rollout.add_all(self.weights)
+        self.asked = threading.Event()
+        self.calls: list[str] = []
+        self.failures: list[th.Error] = []
+
+    def start_weight_update(self) -> None:
+        self.calls.append("start")
+
+    def update_weights(self, info: dict[str, int]) -> None:
+        self.calls.append("update")
+        self.asked.set()
+        try:
+            self.rollout.stage(info["version"], timeout=20)
+        except th.Error as e:
+            self.failures.append(e)
+            raise
+        self.rollout.install()
+
+    def finish_weight_update(self, _version: str | None = None) -> None:
+        self.calls.append("finish")
+
+
+@pytest.fixture
+def overlapping(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[ReceivingEngine, Callable[..., None]]]:
+    """An engine that is asked for a version while it is gathered, and how it is sent; one version was sent before."""
+    trainer, send = sender_of(adapter(ADAPTERS["vllm"]), "vllm", server.address, monkeypatch, overlap=True)
+    trainer.client = engine = ReceivingEngine(server)
+    send(both_of(10).items())
+    engine.asked.clear()
+    engine.calls.clear()
+    yield engine, send
+    engine.rollout.close()
+
+
+def test_an_engine_of_vllm_receives_what_is_still_gathered(
+    overlapping: tuple[ReceivingEngine, Callable[..., None]],
+) -> None:
+    engine, send = overlapping
+
+    def gathered() -> Iterator[tuple[str, np.ndarray]]:
+        yield "w", np.full(4, 20.0)
+        assert engine.asked.wait(20)
+        yield "v", np.full(4, 20.0)
+
+    send(gathered())
+    assert engine.calls == ["start", "update", "finish"]
+    assert all((each == 20).all() for each in engine.weights.values())
+
+
+def test_an_engine_of_vllm_does_not_wait_for_what_cannot_be_gathered(
+    overlapping: tuple[ReceivingEngine, Callable[..., None]],
+) -> None:
+    engine, send = overlapping
+
+    def gathered() -> Iterator[tuple[str, np.ndarray]]:
+        yield "w", np.full(4, 20.0)
+        assert engine.asked.wait(20)
+        raise RuntimeError("a rank has failed")
+
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        send(gathered())
+    assert [type(each) for each in engine.failures] == [th.Unavailable]
+    assert engine.calls == ["start", "update", "finish"]
+    assert all((each == 10).all() for each in engine.weights.values())
+    send(both_of(30).items())
+    assert all((each == 30).all() for each in engine.weights.values())
+
+
+def test_weights_are_gathered_to_the_end_if_an_engine_of_vllm_fails_meanwhile(
+    overlapping: tuple[ReceivingEngine, Callable[..., None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, send = overlapping
+    for call in ("update_weights", "start_weight_update"):
+        gathering = iter(both_of(20).items())
+        with monkeypatch.context() as failing:
+            failing.setattr(engine, call, MagicMock(side_effect=OSError("the engine has failed")))
+            with pytest.raises(OSError, match="the engine has failed"):
+                send(gathering)
+        assert list(gathering) == []
+    assert engine.calls[-1] == "finish"
+    send(both_of(30).items())
+    assert all((each == 30).all() for each in engine.weights.values())
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +22,7 @@ from tensorhub.torch import ArenaPublisher
 from tensorhub.workers import Options, Security
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator
 
 __all__ = ["TensorHubTrainerWeightTransferEngine", "TrainerInfo"]
 
@@ -43,6 +44,9 @@ class TrainerInfo(TrainerInitInfo):
     after a restart. (Ranks that send nothing count from zero then.)"""
     senders: int = 1
     """How many ranks, from the first on, put a part of the tensors each, and share the work of serving them."""
+    overlap: bool = False
+    """The engines are asked to take a version when it is begun, and receive it while it is gathered. They generate
+    nothing meanwhile, and the gathering counts towards their `timeout`."""
     options: Options | None = None
     """Of the arena's worker: location, listen_host, transport, ..."""
     key_file: str = ""
@@ -66,11 +70,14 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
 
     init_info_cls = TrainerInfo
 
-    def __init__(self, arena: SenderArena | None, others: Collection[str], version: int, **base: Any) -> None:
+    def __init__(
+        self, arena: SenderArena | None, others: Collection[str], version: int, *, overlap: bool = False, **base: Any
+    ) -> None:
         """`arena`: of a sender. `others`: names of the tensors that other senders put."""
         super().__init__(**base)
         self._arena = arena
         self._others = others
+        self._overlaps = overlap and self.is_sender
         self._is_shut_down = False
         self.version = version
 
@@ -84,14 +91,15 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         if init_info.senders < 1:
             raise InvalidArgument(f"senders is {init_info.senders}: at least one of the trainer's ranks has to send")
         arena, others, version = None, frozenset[str](), init_info.version or 0
+        whole = source.metadata()  # which may be a collective of all ranks
         if init_info.rank < init_info.senders:
-            share, whole = Share(init_info.rank, init_info.senders), source.metadata()
+            share = Share(init_info.rank, init_info.senders)
             own = [each for each in whole if share.takes(math.prod(each.shape) * each.dtype.itemsize)]
             others = frozenset(each.name for each in whole) - {each.name for each in own}
             options = _options_of(init_info)
             layout = [(each.name, each.dtype, each.shape) for each in own]
-            given = (init_info.server, init_info.model, init_info.replica, layout)
-            arena = SenderArena(lambda: ArenaPublisher(*given, **options), *given[:2], options)
+            connect = (init_info.server, init_info.model, init_info.replica)
+            arena = SenderArena(lambda: ArenaPublisher(*connect, layout, **options), *connect[:2], options)
             arena.made()
             if init_info.version is None:  # of several senders none can have published a version before all are here
                 version = arena.latest()
@@ -99,7 +107,8 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
             client.init_weight_transfer_engine(
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
             )
-        return cls(arena, others, version, client=client, source=source, is_sender=init_info.is_sender)
+        given = {"client": client, "source": source, "is_sender": init_info.is_sender}
+        return cls(arena, others, version, overlap=init_info.overlap, **given)
 
     def send_weights(self) -> None:
         """Publishes the source's tensors as the next version, and has the engines take it.
@@ -109,24 +118,53 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         engines. After `Replaced`, or an eviction, the next call joins anew. If an engine fails, the others may have the
         version, and the next call updates all of them. After `shutdown` it raises `InvalidArgument`.
         """
-        with gathered_to_the_end(self.source) as gathering:
+        with self._updating_engines() as begin, gathered_to_the_end(self.source) as gathering:
             if self._is_shut_down:
                 raise InvalidArgument("send_weights was called after shutdown: make another engine with trainer_init")
             self.version += 1
             if self._arena is None:
                 return
             with self._arena.sending(self.version) as arena:
+                if self._overlaps:
+                    begin()
                 for name, tensor in gathering:
                     if name not in self._others:
                         arena.put(name, tensor)
-        if not self.is_sender:
-            return
-        self._start_update()
+
+    @contextlib.contextmanager
+    def _updating_engines(self) -> Iterator[Callable[[], None]]:
+        """Has the engines take the version after the `with` block, or from the call of what it gives on.
+
+        If the block fails, an engine that has begun hears from the hub that the version does not come, and its error,
+        which follows from the block's, is not raised.
+        """
+        running: Future[None] | None = None
+        has_begun = False
+
+        def begin() -> None:
+            nonlocal running, has_begun
+            self._start_update()
+            has_begun = True
+            pool = ThreadPoolExecutor(1)
+            running = pool.submit(self.client.update_weights, {"version": self.version})
+            pool.shutdown(wait=False)
+
         try:
-            self.client.update_weights({"version": self.version})
+            yield begin
+            if not self.is_sender:
+                return
+            if running is None:
+                self._start_update()
+                has_begun = True
+                self.client.update_weights({"version": self.version})
+            else:
+                running.result()
             self.client.finish_weight_update(str(self.version))
         except Exception:
-            self._finish_what_was_begun()
+            if running is not None:
+                wait([running])
+            if has_begun:
+                self._finish_what_was_begun()
             raise
 
     def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
