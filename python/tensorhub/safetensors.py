@@ -114,14 +114,16 @@ def save_file(
     path: str | os.PathLike[str],
     version: int | None = None,
     *,
+    at_least: int | None = None,
     replica: str = "",
     timeout: float = _core.update_timeout,
     **options: Unpack[Options],
 ) -> UpdateReport:
     """Receives a version (the latest) into a file, which appears when it is whole and verified.
 
-    A model of several shards is as many files: `shard=(index, count)` names one. A hub carries tensors alone: the file
-    has no `__metadata__`, as one that `safetensors.torch.save_file` writes without any.
+    With `at_least` it waits for that version, or a higher one, of a model that is there. A model of several shards is
+    as many files: `shard=(index, count)` names one. A hub carries tensors alone: the file has no `__metadata__`, as one
+    that `safetensors.torch.save_file` writes without any.
     """
     path = Path(path)
     unique = replica_of_process("save")
@@ -144,7 +146,7 @@ def save_file(
             for tensor, offset in zip(layout, places, strict=True):
                 dtype = _TYPES[_NAMES[tensor.dtype]][1]
                 reader.add(tensor.name, _Mapped(mapping, len(header) + offset, dtype, tensor.shape))
-            report = reader.update(version, timeout=timeout)
+            report = reader.update(version, at_least=at_least, timeout=timeout)
             reader.leave()
         mapping.flush()
         partial.replace(path)

@@ -124,6 +124,26 @@ def test_the_package_safetensors_reads_it(server: th.ReferenceServer, tmp_path: 
     assert all(np.array_equal(got[name], each) for name, each in tensors.items())
 
 
+def test_an_adapter_follows_its_trainer(server: th.ReferenceServer, tmp_path: Path) -> None:
+    """As the recipe for adapters of the README."""
+    publisher, last = None, 0
+    for step in (1, 2, 3):
+        source = tmp_path / f"step-{step}.safetensors"
+        write(source, {"lora_A": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, bytes([step]) * 16)
+        if publisher is not None:
+            publisher.leave(20)
+        publisher = publish_file(server, "policy.lora", source, version=step, replica="trainer-0")
+        target = tmp_path / f"policy-{step}.safetensors"
+        last = save_file(server, "policy.lora", target, at_least=last + 1).version
+        assert last == step
+        assert target.read_bytes()[-16:] == bytes([step]) * 16
+    with pytest.raises(th.TimedOut):
+        save_file(server, "policy.lora", tmp_path / "next", at_least=4, timeout=0.2)
+    with pytest.raises(TypeError, match="not both"):
+        save_file(server, "policy.lora", tmp_path / "next", 3, at_least=3)
+    publisher.close()
+
+
 def test_a_version_that_does_not_come_leaves_no_file(server: th.ReferenceServer, tmp_path: Path) -> None:
     source = tmp_path / "model.safetensors"
     example(source)
