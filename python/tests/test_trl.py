@@ -69,8 +69,9 @@ def engines() -> Iterator[list[Engine]]:
             each.receiver.close()
 
 
-def test_a_trainer_updates_its_engines(server: th.ReferenceServer, engines: list[Engine]) -> None:
-    transfer = WeightTransfer([each.url for each in engines], server=server.address)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_trainer_updates_its_engines(server: th.ReferenceServer, engines: list[Engine], overlap: bool) -> None:
+    transfer = WeightTransfer([each.url for each in engines], server=server.address, overlap=overlap)
     transfer.init_weight_transfer()
     for version in (1, 2):
         source = {"a": torch.full((30, 5), float(version)), "b": torch.ones(2, dtype=torch.bfloat16)}

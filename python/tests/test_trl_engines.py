@@ -29,6 +29,7 @@ class Engine(ThreadingHTTPServer):
         self.updated = 0
         self.told: list[Any] = []
         self.is_updating = self.is_paused = False
+        self.asked = threading.Event()
         threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
 
     @property
@@ -39,6 +40,8 @@ class Engine(ThreadingHTTPServer):
         is_fine = what not in self.refuses
         if not is_fine:
             self.refuses.remove(what)
+        if what == "update_weights":
+            self.asked.set()
         if what in ("pause", "resume"):
             self.is_paused = what == "pause"
         elif what == "start_weight_update":
@@ -82,7 +85,7 @@ def transfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         monkeypatch.delitem(sys.modules, each, raising=False)
     module = importlib.import_module(fresh[1])
     monkeypatch.setattr(module, "ArenaPublisher", MagicMock())
-    yield lambda urls: module.WeightTransfer(urls, server="tcp://127.0.0.1:5570", version=0)
+    yield lambda urls, **given: module.WeightTransfer(urls, server="tcp://127.0.0.1:5570", version=0, **given)
     for each in fresh:
         sys.modules.pop(each, None)  # the next test may have the real ones
 
@@ -155,3 +158,34 @@ def test_an_update_that_an_earlier_trainer_has_not_finished_is_over(
     step(transfer([each.url for each in engines]))
     assert [each.updated for each in engines] == [1, 1, 1]
     assert not any(each.is_updating for each in engines)
+
+
+def test_engines_are_asked_for_what_is_still_gathered(transfer: Callable[..., Any], engines: list[Engine]) -> None:
+    sender = transfer([GONE, *(each.url for each in engines)], overlap=True)
+
+    def gathered() -> Iterator[tuple[str, object]]:
+        yield "w", None
+        assert all(each.asked.wait(20) for each in engines)
+        yield "v", None
+
+    with pytest.raises(th.Disconnected, match="does not answer start_weight_update") as failed:
+        sender.send_weights(gathered())
+    assert failed.value.peer == GONE
+    assert [each.updated for each in engines] == [1, 1, 1]
+    assert not any(each.is_updating for each in engines)
+
+
+def test_updates_of_what_cannot_be_gathered_are_over(transfer: Callable[..., Any], engines: list[Engine]) -> None:
+    sender = transfer([each.url for each in engines], overlap=True)
+
+    def gathered() -> Iterator[tuple[str, object]]:
+        assert all(each.asked.wait(20) for each in engines)
+        raise RuntimeError("a rank has failed")
+        yield
+
+    sender.pause()
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        sender.send_weights(gathered())
+    assert not any(each.is_updating or each.is_paused for each in engines)
+    step(sender)
+    assert [each.updated for each in engines] == [2, 2, 2]

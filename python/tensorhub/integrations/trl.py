@@ -10,7 +10,7 @@ import itertools
 import json
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tensorhub import _core
@@ -39,8 +39,9 @@ class WeightTransfer:
     `engines`: addresses of the servers of vLLM, http://host:port. `engine`: more fields of
     `tensorhub.integrations.vllm.engine.InitInfo`, for all of them; a `replica` is followed by each one's number
     ("rollout-0", "rollout-1", ...) if there are several. `version`: the last one that was published; the next one is
-    one higher. Without it the first one follows the latest that the server knows, also after a restart. `timeout`:
-    seconds, of one request.
+    one higher. Without it the first one follows the latest that the server knows, also after a restart. `overlap`: the
+    engines, which TRL has paused, are asked to take a version when it is begun, and receive it while it is gathered;
+    this counts towards their `timeout`. `timeout`: seconds, of one request.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class WeightTransfer:
         version: int | None = None,
         engine: dict[str, Any] | None = None,
         timeout: float = 1800.0,
+        overlap: bool = False,
         **options: Unpack[Options],
     ) -> None:
         self._engines = [engines] if isinstance(engines, str) else list(engines)
@@ -61,6 +63,7 @@ class WeightTransfer:
             for number, info in enumerate(self._init_infos):  # of one name, the newest would replace the others
                 info["replica"] = f"{name}-{number}"
         self._timeout = timeout
+        self._overlaps = overlap
         self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options), server, model, options)
         self._arena.made()
         self._paused: set[str] = set()
@@ -89,8 +92,8 @@ class WeightTransfer:
         same, and the next call asks all engines again. After any error engines that were paused go on.
         """
         try:
-            self._publish(iterator)
-            _raise_any(self._update())
+            failed = self._publish(iterator)
+            _raise_any(failed | self._finish(failed))
         except Exception:
             self._resume_paused()  # the caller does not get to `resume`
             raise
@@ -114,22 +117,35 @@ class WeightTransfer:
         """Leaves the hub; the engines go on with what they have."""
         self._arena.leave()
 
-    def _publish(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
-        with gathered_to_the_end(iterator) as gathering:
-            self.version = self._arena.after(self.version)
-            with self._arena.sending(self.version) as arena:
-                for name, tensor in gathering:
-                    arena.put(name, tensor)
+    def _publish(self, iterator: Iterable[tuple[str, torch.Tensor]]) -> _Failed:
+        """Publishes the next version, which the engines take then or meanwhile; tells which of them have failed."""
+        running: Future[_Failed] | None = None
+        try:
+            with gathered_to_the_end(iterator) as gathering:
+                self.version = self._arena.after(self.version)
+                with self._arena.sending(self.version) as arena:
+                    if self._overlaps:
+                        pool = ThreadPoolExecutor(1)
+                        running = pool.submit(self._update)
+                        pool.shutdown(wait=False)
+                    for name, tensor in gathering:
+                        arena.put(name, tensor)
+        except Exception:
+            if running is not None:  # the engines hear from the hub that the version does not come
+                failed = running.result()
+                self._ask("finish_weight_update", {}, [each for each in self._engines if each not in failed])
+            raise
+        return self._update() if running is None else running.result()
 
     def _update(self) -> _Failed:
         """Each call goes to the engines that have answered those before: an update that is begun is also finished."""
         failed = self._start()
-        for what, body in (
-            ("update_weights", {"update_info": {"version": self.version}}),
-            ("finish_weight_update", {"weight_version": str(self.version)}),
-        ):
-            failed |= self._ask(what, body, [each for each in self._engines if each not in failed])
-        return failed
+        body = {"update_info": {"version": self.version}}
+        return failed | self._ask("update_weights", body, [each for each in self._engines if each not in failed])
+
+    def _finish(self, failed: _Failed) -> _Failed:
+        body = {"weight_version": str(self.version)}
+        return self._ask("finish_weight_update", body, [each for each in self._engines if each not in failed])
 
     def _start(self) -> _Failed:
         """Begins an update. An engine may still have one that nobody has finished, of an earlier trainer perhaps."""
