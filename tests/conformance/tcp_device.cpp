@@ -627,25 +627,6 @@ TEST_CASE("a device that does not finish a copy is not waited for without end") 
   CHECK(!stuck.is_stuck());
 }
 
-TEST_CASE("nothing is read into a device that hangs until the copies of reads that have ended are made") {
-  gated_device gate;
-  pair both{1000, {.target_gate = &gate}};
-  gate.close();
-  gate.hangs = true;
-  REQUIRE(both.post(1, 0, 1000));
-  both.poll_until([&] { return gate.queued > 0; });
-  both.connect();
-  both.drain();
-  CHECK(both.status(1) == completion_status::cancelled);
-  CHECK(both.read(0, 1000) == completion_status::local_error);
-  CHECK(both.endpoint->usable());
-  gate.hangs = false;
-  gate.open();
-  both.poll_until([&] { return both.read(0, 1000) == completion_status::ok; });
-  CHECK(both.to.holds(0, 1000, from_seed, 0));
-  CHECK(gate.pinned_bytes == ring::ring_bytes);  // the memory of those copies is free
-}
-
 TEST_CASE("the ring's room: pieces of any length, in order, never two in one place") {
   ring staging{fake_device::instance()};
   const std::byte* const base = staging.reserve(1);

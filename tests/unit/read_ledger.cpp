@@ -7,7 +7,6 @@
 #include <array>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -116,35 +115,4 @@ TEST_CASE(
   CHECK(last[1].status == completion_status::ok);
   CHECK(last[2].status == completion_status::peer_lost);
   CHECK(last[3].status == completion_status::ok);
-}
-
-TEST_CASE("read_ledger: reads into a device that hangs are errors, until the work that it owes is over") {
-  struct late_lane final : device_lane {
-    lane_state now = lane_state::pending;
-    lane_ticket copy(void*, const void*, std::uint64_t) noexcept override { return 0; }
-    lane_ticket copy_all(std::span<const copy_run>) noexcept override { return 0; }
-    lane_ticket digest(std::span<const digest_job>, digest128*) noexcept override { return 0; }
-    lane_ticket keyed_digest(std::span<const keyed_digest_job>, digest128*) noexcept override { return 0; }
-    lane_state state(lane_ticket) noexcept override { return now; }
-    lane_state wait(lane_ticket, duration) noexcept override { return now; }
-    std::string trouble() const override { return {}; }
-  };
-  testing::bare_device stuck, other;
-  const auto lane = std::make_shared<late_lane>();
-  const auto status_of_read_into = [](testing::bare_device& device) {
-    memory_range into{nullptr, 8, memory_kind::cuda_device};
-    into.device = &device;
-    read_ledger ledger{1};
-    ledger.begin();
-    ledger.end_written({0, completion_status::ok}, into);
-    std::array<completion, 1> one{};
-    CHECK(ledger.take(one) == 1);
-    return one[0].status;
-  };
-  detail::stuck_lanes::all().keep(stuck, *lane, 1, lane);
-  CHECK(status_of_read_into(stuck) == completion_status::local_error);
-  CHECK(status_of_read_into(other) == completion_status::ok);
-  lane->now = lane_state::done;
-  CHECK(status_of_read_into(stuck) == completion_status::ok);
-  CHECK(lane.use_count() == 1);
 }

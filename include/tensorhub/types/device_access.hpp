@@ -10,8 +10,7 @@
 /// Work is queued on *device lanes* (a CUDA stream each); no call waits for the whole device. A lane does its
 /// work in order; lanes are independent of each other and of the user's streams. A device that makes no
 /// progress for `device_lane::patience` is considered dead: its lane is treated as one that failed, and
-/// whoever waits for the memory that the lane used gets it back. Transports read nothing into the device's
-/// memory until the work of that lane is over (stuck_lanes.hpp).
+/// whoever waits for the memory that the lane used gets it back.
 ///
 /// A `device_access` outlives every transport and worker that has seen its memory, because they keep lanes of
 /// the device.

@@ -24,7 +24,6 @@
 #include "tensorhub/types/completion.hpp"
 #include "tensorhub/types/device_access.hpp"
 #include "tensorhub/types/memory.hpp"
-#include "tensorhub/types/stuck_lanes.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
@@ -44,8 +43,8 @@ class read_ledger {
   /// Pre-condition: the read was begun and has not ended.
   void end(completion done) noexcept { ended_at(ended_count_++) = {done, false}; }
   /// The same for a read whose bytes an RDMA device has written. Those in a device's memory are made visible
-  /// before `take` tells of them, for all reads that it finds at once; if that fails, or if the device hangs,
-  /// they end as `local_error`.
+  /// before `take` tells of them, for all reads that it finds at once; if that fails, they end as
+  /// `local_error`.
   void end_written(completion done, const memory_range& into) noexcept {
     const bool to_be_flushed = done.status == completion_status::ok && !into.host_accessible();
     if (to_be_flushed) {
@@ -89,7 +88,7 @@ class read_ledger {
   void flush() noexcept {
     device_access* const device = std::exchange(written_, nullptr);
     if (device == nullptr) return;
-    const bool is_visible = device->flush_arrived() && !detail::stuck_lanes::all().has(*device);
+    const bool is_visible = device->flush_arrived();
     for (std::size_t i = 0; i < ended_count_; ++i) {
       ended_read& each = ended_at(i);
       if (std::exchange(each.to_be_flushed, false) && !is_visible)

@@ -116,7 +116,7 @@ class device_reads {
   [[nodiscard]] static bool is_flying(const read_record& read, const stage_slot& slot) noexcept;
   [[nodiscard]] static bool is_over(const read_record& read) noexcept;
 
-  /// The queue's lane for that device. May throw, and does while the device hangs.
+  /// The queue's lane for that device. May throw.
   [[nodiscard]] device_lane_record& lane_of(device_access& device);
 
   void begin(read_record& read) noexcept;
@@ -149,10 +149,8 @@ class device_reads {
 
   void land(device_lane_record& on) noexcept;
 
-  /// Called when the lane has failed at its first piece, or its device hangs.
+  /// Called when the lane has failed at its first piece.
   void start_again(device_lane_record& on) noexcept;
-  /// Leaves the lane of a device that hangs, with the memory that its copies use.
-  static void leave(device_lane_record& on) noexcept;
 
   void fail(read_record& read, completion_status why) noexcept {
     if (read.part.failure == completion_status::ok) read.part.failure = why;

@@ -211,8 +211,8 @@ class queue_core {
     }
   }
 
-  /// Ends all of the endpoint's reads and closes its connections. The function waits for copies that have
-  /// begun: nothing is written to the targets afterwards, unless a device hangs (types/stuck_lanes.hpp).
+  /// Ends all of the endpoint's reads and closes its connections. Nothing is written to their targets
+  /// afterwards: the function waits for copies that have begun.
   void abandon(endpoint_core& endpoint, completion_status why) noexcept {
     endpoint.usable_ = false;
     for (const auto& each : endpoint.streams_) {

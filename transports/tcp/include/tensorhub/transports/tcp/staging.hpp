@@ -68,7 +68,6 @@ class staging_ring {
   /// Drops the pieces that have been copied. False: the lane failed.
   [[nodiscard]] bool drop_copied() noexcept;
 
-  [[nodiscard]] device_lane& lane() noexcept { return *lane_; }
   /// The number of the newest piece; zero before the first one.
   [[nodiscard]] lane_ticket newest() const noexcept { return newest_; }
   [[nodiscard]] lane_state state(lane_ticket copy) noexcept { return lane_->state(copy); }

@@ -31,7 +31,6 @@
 #include "tensorhub/transports/tcp/protocol.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
 #include "tensorhub/types/completion.hpp"
-#include "tensorhub/types/stuck_lanes.hpp"
 #include "tensorhub/types/units.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
@@ -66,11 +65,10 @@ class stream {
     landing_.resize(reads_.size());
     rings_.push_back(staging_->lend(device));
   }
-  /// False: no read into this device's memory can be posted now.
   [[nodiscard]] bool prepared(device_access& device) noexcept {
     try {
       prepare(device);
-      return !detail::stuck_lanes::all().has(device);
+      return true;
     } catch (...) {
       return false;
     }
@@ -203,9 +201,8 @@ class stream {
     }
   }
 
-  /// Returns when no copy is in progress, or the device hangs (the pool then takes care of its ring). Used
-  /// when the connection is abandoned: afterwards `take_landed` returns the result of each landing read, and
-  /// `take_unfinished` returns the other reads.
+  /// Returns when no copy is in progress. Used when the connection is abandoned: afterwards `take_landed`
+  /// returns the result of each landing read, and `take_unfinished` returns the other reads.
   void settle() noexcept {
     for (const auto& each : rings_) static_cast<void>(each->settle());
   }

@@ -8,9 +8,7 @@
 
 #include "tensorhub/detail/peer_read.hpp"
 #include "tensorhub/detail/whole_range.hpp"
-#include "tensorhub/error.hpp"
 #include "tensorhub/transports/same_host/device_reads.hpp"
-#include "tensorhub/types/stuck_lanes.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::same_host_detail {
 
@@ -118,8 +116,6 @@ TENSORHUB_DECL bool device_reads::is_over(const read_record& read) noexcept {
 }
 
 TENSORHUB_DECL device_lane_record& device_reads::lane_of(device_access& device) {
-  if (detail::stuck_lanes::all().has(device))
-    throw error(errc::system_failed, "same_host: " + device.description() + " hangs");
   for (const auto& each : lanes_) {
     if (each->device != &device) continue;
     if (!each->lane) each->lane = device.open_lane();
@@ -336,10 +332,7 @@ TENSORHUB_DECL void device_reads::land(device_lane_record& on) noexcept {
 }
 
 TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
-  if (state_of(on) == lane_state::pending)
-    leave(on);
-  else
-    on.lane.reset();  // it writes nothing any more
+  on.lane.reset();  // it writes nothing any more
   read_record& culprit = *on.flying.front().read;
   const bool is_known = !on.flying.front().together;
   for (const auto& piece : on.flying) take_down(piece);
@@ -355,23 +348,6 @@ TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
     if (read->part.next == read->bytes && read->part.landed == read->bytes) continue;
     read->connection->forget(read);
     begin(*read);
-  }
-}
-
-TENSORHUB_DECL void device_reads::leave(device_lane_record& on) noexcept {
-  struct left_behind {
-    decltype(on.bounces) bounces;
-    std::unique_ptr<device_lane> lane;  // destroyed first
-  };
-  lane_ticket last = 0;
-  for (const auto& piece : on.flying) last = std::max(last, piece.ticket);
-  device_lane* const lane = on.lane.release();
-  try {
-    const auto owner = std::make_shared<left_behind>();
-    owner->bounces = std::exchange(on.bounces, {});
-    owner->lane.reset(lane);
-    detail::stuck_lanes::all().keep(*on.device, *lane, last, owner);
-  } catch (...) {  // no memory for the note
   }
 }
 

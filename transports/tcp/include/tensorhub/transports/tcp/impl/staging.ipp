@@ -7,7 +7,6 @@
 
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/transports/tcp/staging.hpp"
-#include "tensorhub/types/stuck_lanes.hpp"
 
 namespace tensorhub::inline TENSORHUB_MODE::transports::tcp_detail {
 
@@ -79,14 +78,7 @@ TENSORHUB_DECL std::unique_ptr<staging_ring> staging_pool::take(device_access& d
 
 TENSORHUB_DECL void staging_pool::keep(std::unique_ptr<staging_ring> ring) noexcept {
   if (!ring->settle()) {
-    if (!ring->is_stuck()) return;
-    staging_ring& left = *ring;
-    try {
-      detail::stuck_lanes::all().keep(*left.device(), left.lane(), left.newest(),
-                                      std::shared_ptr<staging_ring>{std::move(ring)});
-    } catch (...) {  // no memory for the note; the device may still use that of the ring
-      static_cast<void>(ring.release());
-    }
+    if (ring->is_stuck()) static_cast<void>(ring.release());  // the device may still write to its memory
     return;
   }
   const std::lock_guard lock{mutex_};
