@@ -332,7 +332,7 @@ TENSORHUB_DECL void device_reads::land(device_lane_record& on) noexcept {
 }
 
 TENSORHUB_DECL void device_reads::start_again(device_lane_record& on) noexcept {
-  on.lane.reset();  // it writes nothing any more
+  on.lane.reset();  // it writes nothing any more, unless the device hangs (device_lane::patience)
   read_record& culprit = *on.flying.front().read;
   const bool is_known = !on.flying.front().together;
   for (const auto& piece : on.flying) take_down(piece);

@@ -38,7 +38,12 @@ TENSORHUB_DECL handle<rdma_cm_id> make_id(rdma_event_channel& channel) {
 }
 
 TENSORHUB_DECL bool destroy_queue_pair(rdma_cm_id& id) noexcept {
-  if (id.qp != nullptr && ::ibv_destroy_qp(id.qp) != 0) return false;
+  if (id.qp != nullptr && ::ibv_destroy_qp(id.qp) != 0) {
+    ibv_qp_attr failed{};
+    failed.qp_state = IBV_QPS_ERR;  // at least it begins no more reads
+    static_cast<void>(::ibv_modify_qp(id.qp, &failed, IBV_QP_STATE));
+    return false;
+  }
   id.qp = nullptr;
   return true;
 }
