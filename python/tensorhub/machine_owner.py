@@ -86,7 +86,7 @@ class _Shards:
                 raise
         copies = self._copies
         if len(copies) > 1 and self._has(trying.version):
-            return [UpdateReport(trying.version, True, False, 0, 0.0, 0.0, 0.0, ()) for _ in copies]
+            return [_kept(trying.version) for _ in copies]
         ends = _updated(copies, trying)
         failures = [each for each in ends if isinstance(each, BaseException)]
         if failures:
@@ -290,6 +290,21 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     process, user, _ = struct.unpack("3i", told)
     return process, user
+
+
+def _kept(version: int) -> UpdateReport:
+    """Of a version that is here already."""
+    return UpdateReport(
+        version=version,
+        kept=True,
+        lost=False,
+        bytes=0,
+        unchanged_bytes=0,
+        seconds=0.0,
+        wait_seconds=0.0,
+        pull_seconds=0.0,
+        sources=(),
+    )
 
 
 def _updated(copies: list[SharedCopy], trying: _Try) -> list[UpdateReport | BaseException]:
