@@ -63,16 +63,18 @@ _PATIENCE = 2.0
 _members: weakref.WeakSet[MachineCopy] = weakref.WeakSet()
 
 
-def machine_name(server: str, model: str, options: Mapping[str, object]) -> str:
-    """A name for all that take this model from this server with the same options, but for the port where they listen.
+def machine_name(server: str, model: str, options: Mapping[str, object], *, engine: str, shared: str = "") -> str:
+    """A name for the ranks of `engine`; with `shared`, a user's own name, for those of all engines that are given it.
 
-    Engines whose options differ do not share: whichever of them receives does so with its own options.
+    They take this model from this server with the same options, but for the port where they listen. Engines whose
+    options differ do not share: whichever of them receives does so with its own options.
     """
+    whose = ("shared", shared) if shared else ("engine", engine)
     told = {name: value for name, value in options.items() if name not in ("listen_port", "security")}
     security = options.get("security")
     told["key"] = security.get("public_key") if isinstance(security, dict) else getattr(security, "public_key", "")
-    text = repr((server, model, sorted(told.items())))
-    return f"{model[:16]}-{hashlib.blake2s(text.encode(), digest_size=8).hexdigest()}"
+    text = repr((server, model, whose, sorted(told.items())))
+    return f"{model.encode()[:16].decode(errors='ignore')}-{hashlib.blake2s(text.encode(), digest_size=8).hexdigest()}"
 
 
 class MachineCopy(InWithBlock):

@@ -140,16 +140,17 @@ def test_rollouts_of_a_machine_share_what_can_be_shared(
     made.return_value.receive.side_effect = th.TimedOut("no version came")
     monkeypatch.setattr(sys.modules[hub_weights.__module__], "Receiver", made)
 
-    async def receive(model: str) -> None:
-        async for _ in hub_weights(server="tcp://10.0.0.1:5570", model=model, **options).receive(1):
+    async def receive(**fields: str) -> None:
+        async for _ in hub_weights(server="tcp://10.0.0.1:5570", **fields, **options).receive(1):
             pass
 
-    for model in ("policy", "policy", "other"):
+    mine, own = {"replica": "rollout-1"}, {"machine": "all"}
+    for fields in ({}, {}, {"model": "other"}, mine, own, mine | own):
         with pytest.raises(th.TimedOut):
-            asyncio.run(receive(model))
-    first, second, other = (each.kwargs["machine"] for each in made.call_args_list)
-    assert first == second
-    assert (first != "", other not in ("", first)) == (shares, shares)
+            asyncio.run(receive(**fields))
+    first, second, *others, named, also_named = (each.kwargs["machine"] for each in made.call_args_list)
+    assert (first, named) == (second, also_named)
+    assert len({first, named, *others} - {""}) == (4 if shares else 0)
 
 
 def test_who_sends_is_a_trainer_by_its_name(hub_weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -534,8 +534,10 @@ def test_wrong_options_are_refused_when_it_is_made(
 
 
 def test_who_differs_in_more_than_a_port_has_another_name() -> None:
-    def name(server: str = "tcp://10.0.0.1:1", model: str = "m", **options: object) -> str:
-        return machine_name(server, model, options)
+    def name(
+        server: str = "tcp://10.0.0.1:1", model: str = "m", engine: str = "1", shared: str = "", **options: object
+    ) -> str:
+        return machine_name(server, model, options, engine=engine, shared=shared)
 
     keys = th.Security("server", "public", "secret")
     assert name() == name(listen_port=7000)
@@ -547,6 +549,10 @@ def test_who_differs_in_more_than_a_port_has_another_name() -> None:
         name(transport="tcp"),
         name(security=keys),
         name(location=th.Location(rack="r")),
+        name(engine="2"),
+        name(shared="1"),
+        name(shared="2"),
     ]
     assert len(set(names)) == len(names)
-    assert len(name(model="x" * 200).encode()) <= 64
+    assert name(engine="1", shared="s") == name(engine="2", shared="s")
+    assert all(len(name(model=each * 200).encode()) <= 64 for each in "xé模")

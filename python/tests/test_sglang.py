@@ -5,11 +5,13 @@ The plugin is tested over what is recorded of SGLang's registry of hooks.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -69,6 +71,27 @@ def test_ranks_of_a_machine_share_what_they_receive(
     arena.close()
 
 
+@pytest.mark.parametrize(("machine", "share"), [("", False), ("all", True)])
+def test_ranks_of_other_engines_share_by_a_name_only(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch, machine: str, share: bool
+) -> None:
+    made = MagicMock()
+    made.return_value.tensors.return_value = []
+    monkeypatch.setattr(sglang, "Receiver", made)
+    for parent in (1001, 1001, 1002):  # of each rank
+        monkeypatch.setattr(sglang, "_receivers", {})
+        monkeypatch.setattr(os, "getppid", lambda parent=parent: parent)
+        load(Model(), request(server.address, "policy", 1, machine=machine))
+    first, second, other = (each.kwargs["machine"] for each in made.call_args_list)
+    assert first == second
+    assert (other == first) == share
+
+
+def test_a_request_of_an_earlier_release_is_one_of_ranks_that_share() -> None:
+    text = b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": 7, "timeout": 1}'
+    assert sglang._read(text) == (("tcp://127.0.0.1:9", "m", True, ""), 7, 1.0)
+
+
 @pytest.mark.parametrize("given", [[], [("w", torch.zeros(3))], [("tensorhub", torch.zeros(5000, dtype=torch.uint8))]])
 def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None:
     with pytest.raises(th.InvalidArgument, match="it takes what"):
@@ -86,7 +109,6 @@ def test_anything_else_is_refused(given: list[tuple[str, torch.Tensor]]) -> None
         b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": 1}',
         b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": "one", "timeout": 1}',
         b'{"server": "tcp://127.0.0.1:9", "model": "m", "once_per_machine": true, "version": null, "timeout": 1}',
-        b'{"server": "tcp://127.0.0.1:9", "model": "m", "version": 1, "timeout": 1}',
     ],
     ids=lambda text: text.decode(errors="replace")[:80],
 )

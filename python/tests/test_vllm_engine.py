@@ -60,6 +60,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def connected(engine: Any, **fields: Any) -> Any:
     """One worker of an engine, initialized."""
     worker = engine.TensorHubWeightTransferEngine()
+    worker.vllm_config = SimpleNamespace(instance_id="1")
     worker.parallel_config = SimpleNamespace(
         rank=0, world_size=1, data_parallel_index=0, data_parallel_size=1, enable_expert_parallel=False
     )
@@ -360,11 +361,12 @@ def test_weights_of_an_engine_that_was_evicted_are_shown_anew(
 def init(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Made]:
     """Initializes one worker of an engine, and tells what it has made."""
 
-    def run(rank: int = 0, ranks: int = 1, data_rank: int = 0, **fields: Any) -> Made:
+    def run(rank: int = 0, ranks: int = 1, data_rank: int = 0, instance: str = "1", **fields: Any) -> Made:
         made = Made()
         for name in ("Receiver", "Publisher", "Subscriber"):
             monkeypatch.setattr(engine, name, made.of(name))
         worker = engine.TensorHubWeightTransferEngine()
+        worker.vllm_config = SimpleNamespace(instance_id=instance)
         worker.parallel_config = SimpleNamespace(
             rank=rank,
             world_size=ranks,
@@ -406,9 +408,14 @@ def test_workers_of_a_machine_share_what_they_receive(init: Callable[..., Made])
 
     names = {name(rank, 2, data_rank, listen_port=7000) for rank in range(2) for data_rank in range(2)}
     assert len(names) == 1
-    assert name(0, 2, replica="rollout-1", timeout=5.0) in names  # another engine
     assert name(0, 2, datacenter="paris") not in names
+    assert name(0, 2, instance="2") not in names, "another engine"
+    assert name(0, 2, instance="1_dp3") in names, "a data-parallel rank of Ray"
     assert name(once_per_machine=False) == ""
+    assert name(0, 2, replica="rollout-1", timeout=5.0) == name(1, 2, replica="rollout-1", instance="2")
+    assert name(0, 2, replica="rollout-1") not in {*names, name(0, 2, replica="rollout-2")}
+    assert name(machine="all", replica="rollout-1") == name(machine="all", instance="2")
+    assert name(machine="all") not in {*names, name(machine="others"), name(machine="all", datacenter="paris")}
 
 
 def test_each_worker_of_an_engine_has_a_port_of_its_own(init: Callable[..., Made]) -> None:

@@ -40,7 +40,8 @@ class HubWeights:
     they are one replica, which is "trainer-0" without a name.
 
     The rollouts of a machine that are given the same values have one received copy between them, unless
-    `once_per_machine` is false, or `memory` is "cuda": such memory is not shared.
+    `once_per_machine` is false, or `memory` is "cuda": such memory is not shared. Frameworks update them together.
+    `machine`, a name of your own, lets those share, too, that differ in their `replica`.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class HubWeights:
         timeout: float = 600.0,
         once_per_machine: bool = True,
         senders: int = 1,
+        machine: str = "",
         **options: Unpack[Options],
     ) -> None:
         if not server:
@@ -67,7 +69,7 @@ class HubWeights:
         self._rank = 0
         self._options = options
         shares = once_per_machine and options.get("memory") != "cuda"
-        self._machine = machine_name(server, model, options) if shares else ""
+        self._machine = machine_name(server, model, options, engine=replica, shared=machine) if shares else ""
         self._arena = SenderArena(self._make_arena, server, model, options)
         self._receiver: Receiver | None = None
         self.version = 0

@@ -13,6 +13,7 @@ every rank loads it as from a checkpoint. A version that does not come leaves th
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +32,7 @@ _NAME = "tensorhub"
 _LOADER = f"{__name__}.load"
 _UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
 _LARGEST_REQUEST = 4096
-_receivers: dict[tuple[str, str, bool], Receiver] = {}
+_receivers: dict[tuple[str, str, bool, str], Receiver] = {}
 
 
 def register() -> None:
@@ -57,25 +58,40 @@ def _answering(update: Callable[..., Any], *args: Any, **others: Any) -> Any:
 
 
 def request(
-    server: str, model: str, version: int, timeout: float = 120.0, *, once_per_machine: bool = True
+    server: str,
+    model: str,
+    version: int,
+    timeout: float = 120.0,
+    *,
+    once_per_machine: bool = True,
+    machine: str = "",
 ) -> list[tuple[str, torch.Tensor]]:
-    """What `load` is to be given, as named tensors. Without `once_per_machine` each rank has a copy of its own."""
+    """What `load` is to be given, as named tensors. Without `once_per_machine` each rank has a copy of its own.
+
+    The ranks of one engine share what they receive; with `machine`, a name of your own, those of several engines do.
+    """
     told = {"server": server, "model": model, "version": version, "timeout": timeout}
-    text = json.dumps({**told, "once_per_machine": once_per_machine})
+    text = json.dumps({**told, "once_per_machine": once_per_machine, "machine": machine})
     return [(_NAME, torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))]
 
 
-def _read(text: bytes) -> tuple[tuple[str, str, bool], int, float]:
+def _read(text: bytes) -> tuple[tuple[str, str, bool, str], int, float]:
     """What names the receiver, the version and the time-out of a request."""
     try:
         told = json.loads(text)
-        key = (str(told["server"]), str(told["model"]), bool(told["once_per_machine"]))
+        shares = bool(told.get("once_per_machine", True))  # trainers of an earlier release do not say it
+        key = (str(told["server"]), str(told["model"]), shares, str(told.get("machine", "")))
         return key, int(told["version"]), float(told["timeout"])
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as e:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as e:
         raise InvalidArgument(
             f"the request of the weight loader cannot be read ({type(e).__name__}: {e}): give what sglang.request of "
             f"this package makes"
         ) from e
+
+
+def _engine() -> str:
+    """Names the engine that this rank belongs to: one process of it has started the ranks that it has here."""
+    return f"{os.stat('/proc/self/ns/pid').st_ino}/{os.getppid()}"
 
 
 def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -88,8 +104,8 @@ def load(model: Any, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
     key, version, timeout = _read(bytes(asked[_NAME].cpu().tolist()))
     receiver = _receivers.get(key)
     if receiver is None:
-        server, policy, once_per_machine = key
-        machine = machine_name(server, policy, {}) if once_per_machine else ""
+        server, policy, once_per_machine, shared = key
+        machine = machine_name(server, policy, {}, engine=_engine(), shared=shared) if once_per_machine else ""
         receiver = _receivers[key] = Receiver(server, policy, replica_of_process("rollout"), machine=machine)
     try:
         receiver.receive(version, timeout=timeout)

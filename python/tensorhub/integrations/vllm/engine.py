@@ -72,8 +72,11 @@ class InitInfo(WeightTransferInitInfo):
     group: str = "runtime"
     """A name for the group: engines with the same model, parallelism, quantization and version of vLLM."""
     once_per_machine: bool = True
-    """The workers of a machine have one received copy between them: those of all its engines that are given the same
-    server, model, place, addresses and key. If false, each has its own, in twice the model's size of host memory."""
+    """The engine's workers on a machine have one received copy between them, those of its data-parallel ranks, too. If
+    false, each has its own, in twice the model's size of host memory."""
+    machine: str = ""
+    """A name of your own: the workers of all engines of a machine that are given it share one received copy, if they
+    have the same server, model, place, addresses and key. One that holds a version then delays the others."""
     partial: bool = False
     """Versions have a part of the model's weights (not a frozen vision tower, say); the others stay as they are."""
 
@@ -127,7 +130,7 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
             parallel = self.parallel_config
             rank = f"dp{parallel.data_parallel_index}-rank{parallel.rank}"
             given = (init_info.server, init_info.model, f"{replica}-{rank}")
-            machine = machine_name(init_info.server, init_info.model, options) if init_info.once_per_machine else ""
+            machine = self._machine(init_info, options) if init_info.once_per_machine else ""
             self._make_receiver = lambda: Receiver(*given, machine=machine, **options)
             self._receiver = self._make_receiver()
 
@@ -227,6 +230,11 @@ class TensorHubWeightTransferEngine(WeightTransferEngine):
                 self._taken = TakenWeights(lambda memory: Subscriber(*connect, mode=mode, **all_of(memory)))
             case other:
                 raise InvalidArgument(f"runtime '{other}' does not exist: take 'show', 'staged' or 'in_place'")
+
+    def _machine(self, init_info: InitInfo, options: Options) -> str:
+        """The name by which workers share. Ray's data-parallel ranks have vLLM's name of the engine, and their own."""
+        engine = init_info.replica or str(self.vllm_config.instance_id).partition("_dp")[0]
+        return machine_name(init_info.server, init_info.model, options, engine=engine, shared=init_info.machine)
 
     def _port(self, init_info: InitInfo) -> int:
         """Of this worker: those of one machine cannot share one. One that shows its weights has the next one, too."""
