@@ -14,6 +14,7 @@ networks.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import json
@@ -32,13 +33,15 @@ from tensorhub.errors import (
     Disconnected,
     InvalidArgument,
     NotFound,
+    ProtocolMismatch,
+    Refused,
     SystemFailed,
     TimedOut,
     Unavailable,
     error_told,
 )
 from tensorhub.lifetime import InWithBlock
-from tensorhub.machine_owner import LARGEST_MESSAGE, Owner, peer_of
+from tensorhub.machine_owner import LARGEST_MESSAGE, PROTOCOL, NotShared, Owner, peer_of
 from tensorhub.reports import UpdateReport
 from tensorhub.workers import Options, Subscriber, TensorView, _number, seconds_of
 
@@ -50,16 +53,16 @@ if TYPE_CHECKING:
 
     from tensorhub.server import ReferenceServer
 
-__all__ = ["MachineCopy", "machine_name"]
+__all__ = ["MachineCopy", "NotShared", "machine_name"]
 
 _logger = logging.getLogger("tensorhub")
 _LONGEST_NAME = 64
 _PAUSE = 0.02
-_GRACE = 0.2
+_GRACE = 0.5
 _LONGEST_WAIT = 1e6
 """Seconds; a socket does not take many more."""
 _PATIENCE = 2.0
-"""Seconds within which a copy lets a process attach to it and hold what is live."""
+"""Seconds within which an owner accepts a connection, and a copy lets a process attach and hold what is live."""
 _members: weakref.WeakSet[MachineCopy] = weakref.WeakSet()
 
 
@@ -104,7 +107,7 @@ class MachineCopy(InWithBlock):
         self._model = model
         self._name = name
         self._alone = ""
-        """Follows the name of one that another user's process has taken."""
+        """In place of a name that somebody has taken who does not serve this process."""
         self._process = os.getpid()
         self._is_closed = False
         self._owner: Owner | None = None
@@ -124,16 +127,32 @@ class MachineCopy(InWithBlock):
 
         The reports are those of the process that has received it, without sources. What was held before is let go.
         After an error the version before is what `tensors` gives, for as long as its owner has it. `Disconnected` if
-        the owner ends meanwhile: call it again, and one of those that do becomes the next owner.
+        the owner ends meanwhile: call it again, and one of those that do becomes the next owner. `NotShared` if the
+        model has shards that cannot be shared, or this process cannot: receive into memory of its own instead.
         """
         number, deadline = _number(version), time.monotonic() + seconds_of(timeout)
+        if not number:
+            raise InvalidArgument("version is 0: versions are from 1 to 2**64 - 1")
         self._check_is_usable()
         self.let_go()
+        try:
+            told = self._received(number, deadline)
+        finally:
+            if self._is_closed:  # in another thread, too early to see what is held and attached by now
+                self.close()
+        self._check_is_usable()
+        self.version = number
+        return [_report_told(each) for each in told["reports"]]
+
+    def _received(self, version: int, deadline: float) -> dict[str, Any]:
+        """The owner's answer, when the version is held."""
         while True:
-            told = self._ask(number, deadline)
+            told = self._ask(version, deadline)
             try:
                 self._attach(str(told["copies"]), len(told["reports"]))
-                self._held = self._hold(number)
+                self._held = self._hold(version)
+            except Refused as e:  # in a user namespace where this user has no number of its own
+                raise NotShared(e.sentence, model=self._model, version=version) from None
             except (Disconnected, TimedOut, Unavailable) as e:  # the owner has ended, or gone on to another version
                 if isinstance(e, Disconnected):
                     self._attach("", 0)
@@ -141,9 +160,7 @@ class MachineCopy(InWithBlock):
                     raise
                 time.sleep(_PAUSE)
             else:
-                self._check_is_usable()  # `close` may have come too early to see what is held now
-                self.version = number
-                return [UpdateReport(**each, sources=()) for each in told["reports"]]
+                return told
 
     def tensors(self) -> Iterator[tuple[str, TensorView]]:
         """Names and read-only views of the version received last, in the trainer's order.
@@ -190,11 +207,17 @@ class MachineCopy(InWithBlock):
         connection = self._send_ask(version, deadline)
         owner = f"process {self._owner_process}, which receives for this machine as '{self._name}',"
         try:
-            connection.settimeout(min(max(0.0, deadline - time.monotonic()) + _GRACE, _LONGEST_WAIT))
-            answer = connection.recv(LARGEST_MESSAGE)
+            while True:
+                connection.settimeout(min(max(0.0, deadline - time.monotonic()) + _GRACE, _LONGEST_WAIT))
+                answer = connection.recv(LARGEST_MESSAGE)
+                told = self._read(answer, owner) if answer else {}
+                if "over" not in told:
+                    break
+                if told["over"] == self._copies:  # the owner needs their memory for others
+                    self._attach("", 0)
         except TimeoutError:
             self._disconnect()  # and so waits for nothing
-            why = f"{owner} has not answered: it hangs or is stopped"
+            why = f"{owner} has not answered: it hangs, is stopped, or runs code that keeps its other threads waiting"
             raise TimedOut(why, model=self._model, version=version) from None
         except OSError:
             answer = b""
@@ -203,20 +226,35 @@ class MachineCopy(InWithBlock):
             raise
         if not answer:
             self._disconnect()
+            self._attach("", 0)  # the next owner needs as much memory
             self._check_is_usable()
             why = f"{owner} has ended before it had the version: receive again, and one that does takes its place"
             raise Disconnected(why, model=self._model, version=version)
-        told: dict[str, Any] = json.loads(answer)
         if "failure" in told:
-            raise error_told(told["failure"])
+            failure = error_told(told["failure"])
+            raise NotShared(failure.sentence, model=self._model) if told.get("alone") else failure
         return told
+
+    def _read(self, answer: bytes, owner: str) -> dict[str, Any]:
+        try:
+            told: dict[str, Any] = json.loads(answer)
+            protocol = told["protocol"]
+        except (KeyError, RecursionError, TypeError, ValueError):
+            protocol = "another"
+        if protocol == PROTOCOL:
+            return told
+        raise ProtocolMismatch(
+            f"{owner} has protocol {protocol} of these copies, and this process has {PROTOCOL}: run one release of "
+            f"tensorhub in all processes that share a copy, or give them different names",
+            model=self._model,
+        )
 
     def _send_ask(self, version: int, deadline: float) -> socket.socket:
         while True:
             connection = self._connection or self._connect(deadline)
             seconds = 0.95 * max(0.0, deadline - time.monotonic())  # so that it has time to say why not
             try:
-                connection.send(json.dumps({"version": version, "seconds": seconds}).encode())
+                connection.send(json.dumps({"protocol": PROTOCOL, "version": version, "seconds": seconds}).encode())
             except OSError:
                 self._disconnect()
                 self._attach("", 0)  # its owner has ended since the last call
@@ -225,10 +263,12 @@ class MachineCopy(InWithBlock):
 
     def _connect(self, deadline: float) -> socket.socket:
         """To the owner; to this process, if nobody else is."""
+        started = time.monotonic()
+        patience = min(_PATIENCE, (deadline - started) / 2)
         while True:
             self._check_is_usable()
             self._become_owner_if_there_is_none()
-            connection = self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection = self._connection = self._new_socket()
             connection.settimeout(0)
             try:
                 connection.connect(self._address)
@@ -238,32 +278,39 @@ class MachineCopy(InWithBlock):
                 if time.monotonic() >= deadline:
                     why = f"the process that receives for this machine as '{self._name}' accepts no connection: {e}"
                     raise TimedOut(why, model=self._model) from None
+                if not self._alone and time.monotonic() - started > patience:
+                    self._go_alone(f"a process has the name of this machine's copy '{self._name}', and does not answer")
                 time.sleep(_PAUSE)
                 continue
             if user == os.geteuid():
                 self._owner_process = process
                 return connection
             self._disconnect()
-            self._alone = f"/{os.getpid()}-{secrets.token_hex(8)}"
-            _logger.warning(
-                "model '%s': process %d of user %d has the name of this machine's copy '%s': this process receives for "
-                "itself, in memory of its own",
-                *(self._model, process, user, self._name),
-            )
+            self._go_alone(f"process {process} of user {user} has the name of this machine's copy '{self._name}'")
+
+    def _go_alone(self, why: str) -> None:
+        self._alone = f"{os.getpid()}-{secrets.token_hex(8)}"
+        warn_of_own_memory(self._model, why)
+
+    def _new_socket(self) -> socket.socket:
+        try:
+            return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as e:
+            raise SystemFailed(f"no socket for the machine's copy '{self._name}': {e}", model=self._model) from None
 
     def _become_owner_if_there_is_none(self) -> None:
         if self._owner is not None and self._owner.is_serving:
             return
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = self._new_socket()
+        server, model, replica, options = self._given
         try:
             listener.bind(self._address)
+            owner = self._owner = Owner(listener, server, model, replica, options)
         except OSError as e:
             listener.close()
             if e.errno == errno.EADDRINUSE:
                 return
             raise SystemFailed(f"no socket for the machine's copy '{self._name}': {e}", model=self._model) from None
-        server, model, replica, options = self._given
-        owner = self._owner = Owner(listener, server, model, replica, options)
         weakref.finalize(self, owner.close).atexit = False
         if self._is_closed:  # in another thread, which has not seen it
             owner.close()
@@ -274,7 +321,7 @@ class MachineCopy(InWithBlock):
             namespace = os.stat("/proc/self/ns/user").st_ino  # in another one this user has another number, or none
         except OSError:
             namespace = 0
-        return f"\0tensorhub-machine-1/{namespace}/{os.geteuid()}/{self._name}{self._alone}"
+        return f"\0tensorhub-machine-1/{namespace}/{os.geteuid()}/{self._alone or self._name}"
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -310,6 +357,17 @@ class MachineCopy(InWithBlock):
                 unfinished.callback(held[-1].close)
             unfinished.pop_all()
             return held
+
+
+def warn_of_own_memory(model: str, why: str) -> None:
+    """Where a copy cannot be shared."""
+    _logger.warning("model '%s': %s: this process receives for itself, in memory of its own", model, why)
+
+
+def _report_told(told: dict[str, Any]) -> UpdateReport:
+    """By an owner whose release may have other fields."""
+    names = [each.name for each in dataclasses.fields(UpdateReport) if each.name != "sources"]
+    return UpdateReport(**{name: told.get(name, 0) for name in names}, sources=())
 
 
 def _in_child() -> None:

@@ -1,14 +1,19 @@
 """The process that receives for a machine: it has the copies (machine.py), and answers those that ask for versions.
 
-Each asks by one message of JSON, {"version": 7, "seconds": 60.0}, and gets one: {"copies": "...", "reports": [...]}, or
-{"failure": {...}}. Versions are received when somebody asks, whoever it is, and not when the owner's own process does:
-ranks need not ask in step, and one that comes late finds what is there.
+Each asks by one message of JSON, {"protocol": 1, "version": 7, "seconds": 60.0}, and gets one:
+
+    {"protocol": 1, "copies": "...", "reports": [...]} or {"protocol": 1, "failure": {...}, "alone": false}
+
+perhaps after some {"protocol": 1, "over": "..."}, which name copies that are no more. Versions are received when
+somebody asks, whoever it is, and not when the owner's own process does: ranks need not ask in step, and one that comes
+late finds what is there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import secrets
 import select
@@ -21,20 +26,47 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tensorhub.copies import SharedCopy
-from tensorhub.errors import Cancelled, Error, GroupFailed, LayoutMismatch, Replaced, SystemFailed, TimedOut, told_of
+from tensorhub.errors import (
+    Cancelled,
+    Disconnected,
+    Error,
+    GroupFailed,
+    LayoutMismatch,
+    Replaced,
+    SystemFailed,
+    TimedOut,
+    told_of,
+)
 from tensorhub.reports import UpdateReport
 from tensorhub.workers import Options, Subscriber, shards_of_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensorhub.server import ReferenceServer
 
-__all__ = ["LARGEST_MESSAGE", "Owner", "peer_of"]
+__all__ = ["LARGEST_MESSAGE", "PROTOCOL", "NotShared", "Owner", "peer_of"]
 
+PROTOCOL = 1
+"""Of the messages. Fields may be added to a report without a new one."""
 LARGEST_MESSAGE = 1 << 17
+_MOST_SHARDS = 512
+"""Of which a message has the reports."""
 _BACKLOG = 1024
 _MILLISECONDS = 500
 """Between two looks at what nobody tells."""
+_LATE = 0.1
+"""Seconds that a try has to say why it has timed out, before those that wait are told something less exact."""
 AnyWorker = TypeVar("AnyWorker", Subscriber, SharedCopy)
+
+
+class NotShared(Error):
+    """This model, or this process, cannot share a copy: each process needs one of its own."""
+
+    @property
+    def code(self) -> str:
+        """As at `Error`."""
+        return "invalid_argument"
 
 
 @dataclass
@@ -45,24 +77,31 @@ class _Asker:
     version: int = 0
     """What it waits for; zero: nothing."""
     until: float = 0.0
+    needs_update: bool = False
+    """The server does not say that what is here is this version still."""
 
 
 @dataclass
 class _Try:
-    """A version is being received."""
+    """A version is being received, or it is here, and the server is asked whether it still is that version."""
 
     version: int
     until: float
     is_given_up: bool = False
+    is_absent: bool = False
+    """Of one that was thought to be here. Set when it has ended, as the next two."""
     answer: dict[str, Any] | None = None
-    """Set once it has ended."""
     failure: Error | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_absent or self.answer is not None or self.failure is not None
 
 
 class _Shards:
     """The copies of all shards of the model, which the first call makes.
 
-    One call at a time, but for `interrupt` and `close`.
+    One call at a time, but for `version`, `has`, `interrupt` and `close`.
     """
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, options: Options) -> None:
@@ -76,6 +115,36 @@ class _Shards:
         self.name = ""
         """What processes attach to: this, a dot, and the number of the shard."""
 
+    @property
+    def version(self) -> int:
+        """What all copies have; zero: nothing."""
+        try:
+            held = {each.held_version for each in self._copies}
+        except Error:  # they are closed meanwhile
+            return 0
+        return held.pop() if len(held) == 1 else 0
+
+    def has(self, version: int, seconds: float) -> list[UpdateReport]:
+        """A report for each shard, if it is here, and was not withdrawn since; else none.
+
+        If the server does not answer, what is here counts.
+        """
+        copies = self._copies
+        if not copies or self.version != version:
+            return []
+        _, model, replica = self._given
+        is_known = False
+        try:
+            for known in copies[0].models(model, seconds):
+                is_known = any(
+                    each.version == version and each.name.partition("@")[0] == replica for each in known.replicas
+                )
+        except (Disconnected, TimedOut):
+            is_known = True
+        except Error:  # they are closed meanwhile
+            pass
+        return [_kept(version) for _ in copies] if is_known and self._copies is copies else []
+
     def receive(self, trying: _Try) -> list[UpdateReport]:
         """A report for each shard."""
         if not self._copies:
@@ -85,15 +154,13 @@ class _Shards:
                 self._close_workers()
                 raise
         copies = self._copies
-        if len(copies) > 1 and self._has(trying.version):
-            return [_kept(trying.version) for _ in copies]
         ends = _updated(copies, trying)
         failures = [each for each in ends if isinstance(each, BaseException)]
         if failures:
             # Shards of which some have flipped, a worker whose place is taken, and another layout need new copies.
             if len(failures) < len(ends) or any(isinstance(each, Replaced | LayoutMismatch) for each in failures):
                 self._close_workers()
-            raise min(failures, key=lambda each: isinstance(each, GroupFailed))
+            raise _cause_among(failures)
         return [each for each in ends if not isinstance(each, BaseException)]
 
     def interrupt(self) -> None:
@@ -114,28 +181,21 @@ class _Shards:
         server, model, replica = self._given
         asker = self._added(Subscriber(server, model, replica, **self._options))
         count = shards_of_model(asker, model, trying.until, lambda: trying.is_given_up)
+        if count > _MOST_SHARDS:
+            raise NotShared(f"it has {count} shards, of which {_MOST_SHARDS} at most can be shared", model=model)
         name = f"machine-{os.getpid()}-{secrets.token_hex(8)}"  # no other's, whatever a forked child keeps open
         copies = []
         for shard in range(count):
             options = self._options.copy()
             options["shard"] = (shard, count)
             copies.append(self._added(SharedCopy(server, model, replica, name=f"{name}.{shard}", **options)))
-            for each in asker.describe_model(shard, max(0.0, trying.until - time.monotonic())):
+            tensors = asker.describe_model(shard, max(0.0, trying.until - time.monotonic()))
+            if all(0 in each.shape for each in tensors):
+                raise NotShared(f"shard {shard} has no bytes, which cannot be shared", model=model)
+            for each in tensors:
                 copies[-1].declare(each.name, each.shape, each.dtype)
         asker.close()
         self.name, self._copies = name, copies
-
-    def _has(self, version: int) -> bool:
-        """All copies have it, and the server says so, too: it may have been withdrawn."""
-        if any(each.held_version != version for each in self._copies):
-            return False
-        _, model, replica = self._given
-        with suppress(Error):
-            for known in self._copies[0].models(model, 1.0):
-                return any(
-                    each.version == version and each.name.partition("@")[0] == replica for each in known.replicas
-                )
-        return False
 
     def _added(self, worker: AnyWorker) -> AnyWorker:
         with self._lock:
@@ -146,11 +206,12 @@ class _Shards:
         raise Cancelled("the process that receives for this machine ends")
 
     def _close_workers(self) -> None:
-        self._copies = []
+        self._copies, self.name = [], ""
         with self._lock:
             workers, self._workers = self._workers, []
         for each in workers:
-            each.close()
+            with suppress(Cancelled):  # the interpreter ends, and has closed it
+                each.close()
 
 
 class Owner:
@@ -164,12 +225,17 @@ class Owner:
         self, listener: socket.socket, server: str | ReferenceServer, model: str, replica: str, options: Options
     ) -> None:
         self._process = os.getpid()
+        self._model = model
         self._listener = listener
         self._shards = _Shards(server, model, replica, options)
         self._wake_up, self._woken = socket.socketpair()
         self._askers: dict[int, _Asker] = {}
         """By descriptor."""
         self._trying: _Try | None = None
+        self._finding: _Try | None = None
+        """Beside it: of what is here already."""
+        self._shown = ""
+        """The name of the copies that those who asked may be attached to."""
         self._is_closed = False
         for each in (listener, self._wake_up, self._woken):
             each.setblocking(False)
@@ -213,7 +279,9 @@ class Owner:
         for each in (self._listener.fileno(), self._woken.fileno(), *self._askers):
             poll.register(each, select.POLLIN)
         is_given_up = self._trying is not None and self._trying.is_given_up
-        for descriptor, _ in poll.poll(_MILLISECONDS / 10 if is_given_up else _MILLISECONDS):
+        first = min((each.until for each in self._askers.values() if each.version), default=math.inf) + _LATE
+        soonest = max(1.0, 1000 * (first - time.monotonic()))
+        for descriptor, _ in poll.poll(min(soonest, _MILLISECONDS / 10 if is_given_up else _MILLISECONDS)):
             if descriptor == self._woken.fileno():
                 self._woken.recv(4096)
             elif descriptor == self._listener.fileno():
@@ -239,50 +307,105 @@ class Owner:
 
     def _choose(self) -> None:
         """Begins to receive what is asked for, or gives up what runs for something else."""
-        version = min((each.version for each in self._askers.values() if each.version), default=0)
+        here = self._shards.version
+        if self._trying is not None and self._trying.version == here:  # it is about to end
+            here = 0
+        waiting = [each for each in self._askers.values() if each.version]
+        finding = [each for each in waiting if each.version == here and not each.needs_update]
+        if finding and self._finding is None:
+            until = min(each.until for each in finding)
+            self._finding = self._begun(self._find, _Try(here, until))
+        version = min((each.version for each in waiting if each not in finding), default=0)
         if self._trying is not None:
             if self._trying.version != version:
                 self._trying.is_given_up = True
                 self._shards.interrupt()  # again at each look: the call may be between two of its own
         elif version:
-            self._trying = _Try(version, max(each.until for each in self._askers.values() if each.version == version))
-            threading.Thread(target=self._try, args=(self._trying,), name="tensorhub machine try", daemon=True).start()
+            until = max(each.until for each in waiting if each.version == version)
+            self._trying = self._begun(self._receive, _Try(version, until))
 
-    def _try(self, trying: _Try) -> None:
+    def _begun(self, call: Callable[[_Try], None], trying: _Try) -> _Try:
         """In a thread of its own."""
-        try:
-            reports = [dataclasses.asdict(each) for each in self._shards.receive(trying)]
-            for each in reports:
-                del each["sources"]  # of a large fleet they would be too long
-            trying.answer = {"copies": self._shards.name, "reports": reports}
-        except Error as e:
-            trying.failure = e
-        except BaseException as e:  # noqa: BLE001 (those who wait must hear of it, whatever it is)
-            trying.failure = SystemFailed(f"{type(e).__name__}: {e}", version=trying.version)
-        self._wake()
+
+        def run() -> None:
+            try:
+                call(trying)
+            except Error as e:
+                trying.failure = e
+            except BaseException as e:  # noqa: BLE001 (those who wait must hear of it, whatever it is)
+                trying.failure = SystemFailed(f"{type(e).__name__}: {e}", version=trying.version)
+            self._wake()
+
+        threading.Thread(target=run, name="tensorhub machine try", daemon=True).start()
+        return trying
+
+    def _receive(self, trying: _Try) -> None:
+        trying.answer = self._told(self._shards.receive(trying))
+
+    def _find(self, trying: _Try) -> None:
+        found = self._shards.has(trying.version, min(1.0, max(0.0, trying.until - time.monotonic()) / 2))
+        if found:
+            trying.answer = self._told(found)
+        trying.is_absent = not found
+
+    def _told(self, reports: list[UpdateReport]) -> dict[str, Any]:
+        told = [dataclasses.asdict(each) for each in reports]
+        for each in told:
+            del each["sources"]  # of a large fleet they would be too long
+        return {"copies": self._shards.name, "reports": told}
 
     def _wake(self) -> None:
         with suppress(OSError):  # it is awake, or has ended
             self._wake_up.send(b"\0")
 
     def _answer(self) -> None:
-        """Tells those who wait for it how a try has ended."""
-        ended = self._trying
-        if ended is None or (ended.answer is None and ended.failure is None):
-            return
-        self._trying = None
+        """Tells those who wait for it how a try has ended, and those whose time is over why they have nothing."""
+        found, ended = self._finding, self._trying
+        if found is not None and found.has_ended:
+            self._finding = None
+            self._tell_end(found)
+        if ended is not None and ended.has_ended:
+            self._trying = None
+            if self._shards.name != self._shown:
+                over, self._shown = self._shown, self._shards.name
+                for asker in list(self._askers.values()) if over else ():
+                    self._send(asker, {"over": over})
+            self._tell_end(ended)
+        for asker in list(self._askers.values()):
+            if asker.version and time.monotonic() > asker.until + _LATE:
+                failure = TimedOut(self._why_not(asker), model=self._model, version=asker.version)
+                self._end(asker, {"failure": told_of(failure)})
+
+    def _tell_end(self, ended: _Try) -> None:
         if isinstance(ended.failure, Cancelled):
             self._is_closed |= not ended.is_given_up  # else the interpreter ends
             return
-        text = json.dumps(ended.answer or {"failure": told_of(ended.failure)}).encode()
+        told = ended.answer or {"failure": told_of(ended.failure), "alone": isinstance(ended.failure, NotShared)}
         for each in [each for each in self._askers.values() if each.version == ended.version]:
             if isinstance(ended.failure, TimedOut) and each.until > ended.until:
                 continue  # it came later, and has time for another try
-            each.version = 0
-            try:
-                each.connection.send(text)
-            except OSError:
-                self._drop(each)
+            if ended.is_absent:
+                each.needs_update = True
+            else:
+                self._end(each, told)
+
+    def _why_not(self, asker: _Asker) -> str:
+        if self._trying is None:
+            return "the time was up before the version was received for this machine"
+        if self._trying.version == asker.version:
+            return "the time was up while the version was being received for this machine; it still is"
+        now = self._trying.version
+        return f"the time was up while version {now} was being received for this machine, which others ask for"
+
+    def _end(self, asker: _Asker, told: dict[str, Any]) -> None:
+        asker.version = 0
+        self._send(asker, told)
+
+    def _send(self, asker: _Asker, told: dict[str, Any]) -> None:
+        try:
+            asker.connection.send(json.dumps({"protocol": PROTOCOL, **told}).encode())
+        except OSError:
+            self._drop(asker)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -325,13 +448,29 @@ def _updated(copies: list[SharedCopy], trying: _Try) -> list[UpdateReport | Base
     return ends
 
 
+def _cause_among(failures: list[BaseException]) -> BaseException:
+    """The failure of which the others may be consequences: a shard that waits for the others fails with them."""
+
+    def rank(failure: BaseException) -> int:
+        waits = "other shards" in getattr(failure, "sentence", "")
+        return 2 * isinstance(failure, GroupFailed) + isinstance(failure, TimedOut) + waits
+
+    return min(failures, key=rank)
+
+
 def _hears(asker: _Asker) -> bool:
     """Whether it has asked; else it has ended, or is none of this library's processes."""
     try:
         asked = json.loads(asker.connection.recv(LARGEST_MESSAGE))
-        asker.version, asker.until = int(asked["version"]), time.monotonic() + float(asked["seconds"])
+        if asked["protocol"] != PROTOCOL:
+            asker.connection.send(json.dumps({"protocol": PROTOCOL}).encode())  # it says what is wrong
+            return True
+        version, seconds = int(asked["version"]), float(asked["seconds"])
     except BlockingIOError:
         return True
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return False
+    if version < 1 or math.isnan(seconds):
+        return False
+    asker.version, asker.until, asker.needs_update = version, time.monotonic() + seconds, False
     return True

@@ -28,7 +28,7 @@ import torch
 from tensorhub import _core, workers
 from tensorhub.errors import InvalidArgument, NotFound
 from tensorhub.lifetime import InWithBlock
-from tensorhub.machine import MachineCopy
+from tensorhub.machine import MachineCopy, NotShared, warn_of_own_memory
 from tensorhub.workers import Options, Subscriber, Update, _selector, seconds_of, shards_of_model
 
 if TYPE_CHECKING:
@@ -236,8 +236,12 @@ class Receiver(InWithBlock):
                 raise InvalidArgument("a receiver with machine= takes version=: processes do not agree on another one")
             try:
                 return self._shared.receive(number, timeout=timeout)
+            except NotShared as e:
+                warn_of_own_memory(self._model, e.sentence)
+                self._shared.close()
+                self._shared = None
             finally:
-                self.version = self._shared.version
+                self.version = 0 if self._shared is None else self._shared.version
         with self._running(version, at_least, timeout) as running:
             return self._install([each.wait(timeout) for each in running])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import os
 import socket
 import subprocess
@@ -19,7 +21,7 @@ import pytest
 
 import tensorhub as th
 from tensorhub import machine, machine_owner
-from tensorhub.machine import MachineCopy, machine_name
+from tensorhub.machine import MachineCopy, NotShared, machine_name
 
 RANK = textwrap.dedent("""
     import hashlib, os, sys
@@ -56,11 +58,12 @@ RANK = textwrap.dedent("""
 class Rank:
     """A process that receives when it is told to."""
 
-    def __init__(self, server: th.ReferenceServer, name: str, replica: str) -> None:
+    def __init__(self, server: th.ReferenceServer, name: str, replica: str, stderr: int | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", RANK, server.address, name, replica],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 
@@ -241,16 +244,20 @@ def test_a_child_that_was_forked_keeps_neither_the_name_nor_the_copy(scene: Scen
     assert second.does("receive", 2, 60) == want
 
 
-def test_a_program_that_ends_says_so(scene: Scene) -> None:
-    first, second = scene.start(2)
+@pytest.mark.parametrize("server_lives", [True, False])
+def test_a_program_that_ends_says_so(scene: Scene, server_lives: bool) -> None:
+    scene.ranks = [Rank(scene.server, scene.name, f"rollout-{i}", subprocess.PIPE) for i in range(2)]
+    first, second = scene.ranks
     want = scene.publish(1)
     assert first.does("receive", 1, 60) == want
     second.ask("receive", 9, 30)
     time.sleep(0.2)  # may be waiting by now
-    assert first.process.stdin is not None
-    first.process.stdin.close()
+    if not server_lives:  # the end of the workers takes longer
+        scene.server.close()
+    _, said = first.process.communicate(timeout=60)
     assert second.says()[0] == "disconnected"
-    assert first.process.wait(60) == 0
+    assert first.process.returncode == 0
+    assert "Traceback" not in said
 
 
 def test_one_that_comes_late_finds_what_is_there(scene: Scene) -> None:
@@ -513,6 +520,227 @@ def test_an_owner_that_hangs_is_named(scene: Scene) -> None:
     listener.close()
     scene.publish(3)
     scene.copies[0].receive(3, timeout=60)
+
+
+def test_who_asks_for_what_is_here_does_not_interrupt_what_is_received(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.publish(1)
+    owner, early, late = scene.copy(), scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    interrupts: list[object] = []
+    monkeypatch.setattr(machine_owner._Shards, "interrupt", interrupts.append)
+    thread, out = in_thread(lambda: early.receive(9, timeout=30))
+    while owner._owner is None or owner._owner._trying is None:  # it waits by now
+        time.sleep(0.01)
+    for _ in range(3):
+        assert [each.kept for each in late.receive(1, timeout=60)] == [True]
+    assert not interrupts
+    late.let_go()
+    scene.publish(9)
+    thread.join(60)
+    assert [each.version for each in out[0]] == [9]  # type: ignore[attr-defined]
+
+
+def test_what_is_here_needs_no_server(scene: Scene) -> None:
+    scene.publish(1)
+    first, second = scene.copy(), scene.copy()
+    first.receive(1, timeout=60)
+    scene.server.close()
+    assert [each.kept for each in second.receive(1, timeout=20)] == [True]
+    assert (of(second)["a"] == scene.weights["a"]).all()
+
+
+def test_one_whose_time_is_up_first_is_told_why(scene: Scene) -> None:
+    scene.publish(1)
+    owner, patient, hasty = scene.copy(), scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    thread, _ = in_thread(lambda: patient.receive(8, timeout=60))
+    while owner._owner is None or owner._owner._trying is None:
+        time.sleep(0.01)
+    for version, why in ((8, "while the version was being received"), (9, "while version 8 was being received")):
+        with pytest.raises(th.TimedOut, match=why) as e:
+            hasty.receive(version, timeout=0.5)
+        assert (e.value.model, e.value.version) == ("policy", version)
+    patient.close()
+    thread.join(60)
+
+
+def test_what_an_owner_had_that_has_ended_is_mapped_no_more(scene: Scene) -> None:
+    """The next one needs as much memory again."""
+    first, second = scene.start(2)
+    want = scene.publish(1)
+    for each in (first, second):
+        assert each.does("receive", 1, 60) == want
+    assert second.memories()
+    second.ask("receive", 9, 60)
+    first.kill()
+    assert second.says()[0] == "disconnected"
+    assert second.memories() == {}
+
+
+def test_copies_that_are_made_anew_replace_those_that_others_have_mapped(scene: Scene) -> None:
+    first, second = scene.start(2)
+    want = scene.publish(1)
+    for each in (first, second):
+        assert each.does("receive", 1, 60) == want
+    known = set(second.memories())
+    with th.ServerClient(scene.server) as client:
+        for replica in client.models("policy")[0].replicas:
+            if replica.name != "trainer-0":
+                client.evict("policy", replica.name)
+    scene.publish(2)
+    while first.does("receive", 2, 60)[0] == "replaced":
+        second.ask("receive", 9, 60)
+    assert not known & set(first.memories())
+    deadline = time.monotonic() + 30
+    while second.memories() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert second.memories() == {}, "it waits, and has let go of what is over"
+
+
+def test_who_closes_while_it_attaches_holds_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.publish(1)
+    owner, other = scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    hold = th.AttachedCopy.hold
+
+    def closes(*given: Any, **options: Any) -> th.HeldCopy:
+        held = hold(*given, **options)
+        other.close()
+        return held
+
+    monkeypatch.setattr(th.AttachedCopy, "hold", closes)
+    with pytest.raises(th.Cancelled):
+        other.receive(1, timeout=60)
+    assert (other._held, other._attached) == ([], [])
+
+
+def test_a_release_with_other_fields_can_share() -> None:
+    told = machine._report_told({"version": 7, "kept": True, "bytes": 5, "of_the_future": 3})
+    assert (told.version, told.kept, told.bytes, told.unchanged_bytes, told.sources) == (7, True, 5, 0, ())
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_an_owner_of_another_protocol_is_named(scene: Scene, monkeypatch: pytest.MonkeyPatch, here: bool) -> None:
+    scene.publish(1)
+    scene.copy()
+    monkeypatch.setattr(machine if here else machine_owner, "PROTOCOL", 2)
+    said = rf"process {os.getpid()}, .*protocol {1 if here else 2} .* has {2 if here else 1}: run one release"
+    with pytest.raises(th.ProtocolMismatch, match=said):
+        scene.copies[0].receive(1, timeout=20)
+    monkeypatch.undo()
+    scene.copies[0].receive(1, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"no json",
+        b"\xff\xfe",
+        b"[" * 60000,
+        b'{"protocol": 1, "version": Infinity, "seconds": 1}',
+        b'{"protocol": 1, "version": -3, "seconds": 1}',
+        b'{"protocol": 1, "version": 2, "seconds": NaN}',
+        b'{"protocol": 1, "version": ' + b"9" * 5000 + b', "seconds": 1}',
+        b'{"protocol": 1, "version": 1}',
+    ],
+    ids=lambda asked: str(asked[:50]),
+)
+def test_an_owner_outlives_what_it_cannot_read(scene: Scene, asked: bytes) -> None:
+    scene.publish(1)
+    copy = scene.copy()
+    copy.receive(1, timeout=60)
+    owner = copy._owner
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.settimeout(30)
+        stranger.connect(copy._address)
+        stranger.send(asked)
+        assert stranger.recv(1) == b"", "it is disconnected"
+    copy.receive(1, timeout=60)
+    assert owner is not None
+    assert copy._owner is owner
+    assert owner.is_serving
+
+
+@pytest.mark.parametrize("length", [5, 64])
+def test_a_name_that_somebody_has_and_does_not_serve_is_done_without(
+    scene: Scene, caplog: pytest.LogCaptureFixture, length: int
+) -> None:
+    scene.publish(1)
+    scene.name = (os.urandom(2).hex() + "x" * 64)[:length]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as taken:
+        taken.bind(scene.copy()._address)
+        scene.copies[0].receive(1, timeout=60)
+    assert (of(scene.copies[0])["a"] == scene.weights["a"]).all()
+    assert f"a process has the name of this machine's copy '{scene.name}', and does not answer" in caplog.text
+
+
+def test_a_process_without_descriptors_is_told_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = scene.copy()
+
+    def fails(*_given: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", fails)
+        with pytest.raises(th.SystemFailed, match=f"'{scene.name}': .*Too many open files"):
+            copy.receive(1, timeout=60)
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", fails)
+        with pytest.raises(th.SystemFailed, match=f"'{scene.name}': .*Too many open files"):
+            copy.receive(1, timeout=60)
+    scene.publish(1)
+    copy.receive(1, timeout=60)
+
+
+def test_what_cannot_be_shared_is_told_to_all(
+    server: th.ReferenceServer, scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainers = [th.Publisher(server, "halves", "trainer-0", shard=(i, 2)) for i in range(2)]
+    for i, each in enumerate(trainers):
+        each.add("w", np.ones(1 - i, dtype=np.float32))  # the second shard is empty
+    for thread, out in [in_thread(lambda each=each: each.publish(1)) for each in trainers]:  # type: ignore[misc]
+        thread.join(60)
+        assert isinstance(out[0], th.PublishReport)
+    copies = [MachineCopy(server, "halves", f"rollout-{i}", name=scene.name) for i in range(2)]
+    for each in copies:
+        with pytest.raises(NotShared, match="shard 1 has no bytes") as e:
+            each.receive(1, timeout=20)
+        assert (e.value.code, e.value.model) == ("invalid_argument", "halves")
+    monkeypatch.setattr(machine_owner, "_MOST_SHARDS", 1)
+    with pytest.raises(NotShared, match="it has 2 shards, of which 1"):
+        copies[1].receive(1, timeout=20)
+    for closed in (*copies, *trainers):
+        closed.close()
+
+
+def test_the_reports_of_all_shards_fit_into_a_message() -> None:
+    largest = dict.fromkeys(("version", "bytes", "unchanged_bytes"), 2**64 - 1)
+    times = dict.fromkeys(("seconds", "wait_seconds", "pull_seconds"), 1234.567890123456)
+    told = dataclasses.asdict(th.UpdateReport(kept=False, lost=False, sources=(), **largest, **times))
+    del told["sources"]
+    assert len(json.dumps([told] * machine_owner._MOST_SHARDS)) < machine_owner.LARGEST_MESSAGE - 1000
+
+
+def test_a_process_that_may_not_attach_is_told_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a user namespace where its user has no number."""
+    scene.publish(1)
+
+    def refuses(*_given: Any) -> None:
+        raise th.Refused("the owner may belong to another user")
+
+    monkeypatch.setattr(machine, "AttachedCopy", refuses)
+    with pytest.raises(NotShared, match="may belong to another user"):
+        scene.copy().receive(1, timeout=60)
+
+
+def test_the_failure_that_others_follow_from_is_the_one_that_is_told() -> None:
+    waits = th.TimedOut("the deadline passed while waiting for the other shards of the replica")
+    holds = th.TimedOut("version 3 needs the memory of 1, which processes 7 still hold")
+    for cause in (th.Corrupt("bytes do not match"), holds):
+        for failures in ([waits, cause, th.GroupFailed("another shard failed")], [cause, waits]):
+            assert machine_owner._cause_among(list(failures)) is cause
 
 
 @pytest.mark.parametrize(
