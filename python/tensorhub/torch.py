@@ -188,7 +188,9 @@ class Receiver(InWithBlock):
 
     Each object has two memories of the whole model. With `machine`, a name, all processes of this machine that give the
     same one have two between them (`tensorhub.machine.MachineCopy`): `receive` then takes a `version`, since they could
-    not agree on the latest, and a tensor that is kept keeps its version, which delays the update after the next one.
+    not agree on the latest, and a tensor that is kept keeps its version, which delays the update after the next one. A
+    process that writes to one is ended by SIGSEGV. Where nothing can be shared each object has its own memories, and a
+    warning says why.
 
     A process that was forked from this one does not have the memory of these tensors, and is ended by SIGSEGV when it
     reads one: this is so in the workers of a DataLoader, unless its `multiprocessing_context` is "spawn". Give them
@@ -234,12 +236,14 @@ class Receiver(InWithBlock):
             kind, number = _selector(version, at_least)
             if kind != "exactly":
                 raise InvalidArgument("a receiver with machine= takes version=: processes do not agree on another one")
+            deadline = time.monotonic() + seconds_of(timeout)
             try:
                 return self._shared.receive(number, timeout=timeout)
             except NotShared as e:
                 warn_of_own_memory(self._model, e.sentence)
                 self._shared.close()
                 self._shared = None
+                timeout = max(0.0, deadline - time.monotonic())
             finally:
                 self.version = 0 if self._shared is None else self._shared.version
         with self._running(version, at_least, timeout) as running:

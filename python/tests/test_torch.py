@@ -19,6 +19,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed here")
 
 import tensorhub as th  # noqa: E402
+from tensorhub import machine_owner  # noqa: E402
 from tensorhub.torch import ArenaPublisher, Receiver  # noqa: E402
 
 LAYOUT = [
@@ -462,6 +463,30 @@ def test_a_receiver_gives_tensors_as_they_arrive(server: th.ReferenceServer) -> 
     given_up.close()
     assert receiver.version == 2
     receiver.close()
+    arena.close()
+
+
+def test_receivers_that_cannot_share_have_copies_of_their_own(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(machine_owner, "_MOST_SHARDS", 0)
+    arena, name = ArenaPublisher(server, "m", "t", LAYOUT), f"test-{os.getpid()}-{os.urandom(4).hex()}"
+    receivers = [Receiver(server, "m", f"r{i}", machine=name) for i in range(2)]
+    for version in (1, 2):
+        source = tensors(version)
+        for each, tensor in source.items():
+            arena.put(each, tensor)
+        arena.commit(version)
+        for receiver in receivers:
+            assert [(each.version, each.kept) for each in receiver.receive(version)] == [(version, False)]
+            assert receiver.version == version
+            assert {each: bits(tensor) for each, tensor in receiver.tensors()} == {
+                each: bits(tensor) for each, tensor in source.items()
+            }
+            receiver.let_go()
+    assert caplog.text.count("in memory of its own") == 2
+    for receiver in receivers:
+        receiver.close()
     arena.close()
 
 
