@@ -162,6 +162,12 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
     return thread, out
 
 
+def wait_for_a_try(owner: MachineCopy) -> None:
+    deadline = time.monotonic() + 60
+    while (owner._owner is None or owner._owner._trying is None) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def test_four_processes_have_one_copy_and_one_place_in_the_hub(scene: Scene) -> None:
     ranks = scene.start(4)
     for version in (1, 2, 3, 4):
@@ -531,8 +537,7 @@ def test_who_asks_for_what_is_here_does_not_interrupt_what_is_received(
     interrupts: list[object] = []
     monkeypatch.setattr(machine_owner._Shards, "interrupt", interrupts.append)
     thread, out = in_thread(lambda: early.receive(9, timeout=30))
-    while owner._owner is None or owner._owner._trying is None:  # it waits by now
-        time.sleep(0.01)
+    wait_for_a_try(owner)
     for _ in range(3):
         assert [each.kept for each in late.receive(1, timeout=60)] == [True]
     assert not interrupts
@@ -551,13 +556,13 @@ def test_what_is_here_needs_no_server(scene: Scene) -> None:
     assert (of(second)["a"] == scene.weights["a"]).all()
 
 
-def test_one_whose_time_is_up_first_is_told_why(scene: Scene) -> None:
+def test_one_whose_time_is_up_first_is_told_why(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_GRACE", 30.0)
     scene.publish(1)
     owner, patient, hasty = scene.copy(), scene.copy(), scene.copy()
     owner.receive(1, timeout=60)
     thread, _ = in_thread(lambda: patient.receive(8, timeout=60))
-    while owner._owner is None or owner._owner._trying is None:
-        time.sleep(0.01)
+    wait_for_a_try(owner)
     for version, why in ((8, "while the version was being received"), (9, "while version 8 was being received")):
         with pytest.raises(th.TimedOut, match=why) as e:
             hasty.receive(version, timeout=0.5)

@@ -1,10 +1,10 @@
 """The receiving half, one object in each worker process of vLLM.
 
 What travels is the checkpoint's format: the names and shapes of the model's repository, which the model's own loaders
-fuse, slice and quantize. The workers of a machine have the whole model once between them, which one of them receives
-(machine.py). A version is received completely, verified, beside the weights in use: an update that fails before has
-changed nothing, and the engine goes on with what it has. With `InitInfo.runtime`, engines that are equal take the
-weights as they are used from one of them instead (runtime.py).
+fuse, slice and quantize. The workers that an engine has on a machine have the whole model once between them, which one
+of them receives (machine.py). A version is received completely, verified, beside the weights in use: an update that
+fails before has changed nothing, and the engine goes on with what it has. With `InitInfo.runtime`, engines that are
+equal take the weights as they are used from one of them instead (runtime.py).
 """
 
 from __future__ import annotations
