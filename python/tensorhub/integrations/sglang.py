@@ -6,7 +6,7 @@ does the same, but an update that fails then ends SGLang, as every loader that r
 
 The trainer publishes (`tensorhub.torch.ArenaPublisher`). Within an update session it posts what `request` gives to
 `update_weights_from_tensor`, with `load_format="tensorhub.integrations.sglang.load"`: some bytes that say where the
-weights are. One rank of an engine on each machine then reads the whole version from there, or from other machines that have it, and
+weights are. Of an engine one rank on each machine then reads the whole version, from there or from other machines, and
 every rank loads it as from a checkpoint. A version that does not come leaves the weights in use as they are.
 """
 
