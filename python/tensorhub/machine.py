@@ -306,11 +306,11 @@ class MachineCopy(InWithBlock):
         try:
             listener.bind(self._address)
             owner = self._owner = Owner(listener, server, model, replica, options)
-        except OSError as e:
+        except (OSError, RuntimeError) as e:  # of its thread
             listener.close()
-            if e.errno == errno.EADDRINUSE:
+            if isinstance(e, OSError) and e.errno == errno.EADDRINUSE:
                 return
-            raise SystemFailed(f"no socket for the machine's copy '{self._name}': {e}", model=self._model) from None
+            raise SystemFailed(f"no owner of the machine's copy '{self._name}': {e}", model=self._model) from None
         weakref.finalize(self, owner.close).atexit = False
         if self._is_closed:  # in another thread, which has not seen it
             owner.close()

@@ -691,6 +691,14 @@ def test_a_process_without_descriptors_is_told_so(scene: Scene, monkeypatch: pyt
         patched.setattr(socket, "socket", fails)
         with pytest.raises(th.SystemFailed, match=f"'{scene.name}': .*Too many open files"):
             copy.receive(1, timeout=60)
+
+    def has_no_threads(*_given: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", has_no_threads)
+        with pytest.raises(th.SystemFailed, match=f"'{scene.name}': can't start new thread"):
+            copy.receive(1, timeout=60)
     with monkeypatch.context() as patched:
         patched.setattr(socket, "socketpair", fails)
         with pytest.raises(th.SystemFailed, match=f"'{scene.name}': .*Too many open files"):
