@@ -103,7 +103,12 @@ def sender_of(
     monkeypatch.setattr(module, "ArenaPublisher", Arena)
     if name == "hub_weights":
         hub = module.HubWeights(server=server, replica="trainer-0", senders=senders, **options)
-        return hub, lambda weights: hub.send(weights, hub.next_version(), rank=rank, ranks=3)
+
+        def number() -> int:
+            """Of several senders one asks for all; in these tests the server knows of none, or all have sent."""
+            return hub.next_version() if senders == 1 else hub.version + 1
+
+        return hub, lambda weights: hub.send(weights, number(), rank=rank, ranks=3)
     if name == "trl":
         transfer = module.WeightTransfer("http://127.0.0.1:9", server=server, **options)
         monkeypatch.setattr(transfer, "_ask", lambda *_: {})
@@ -241,7 +246,7 @@ def test_a_server_that_does_not_answer_is_an_error_in_time(
     sender, _ = sender_of(adapter(ADAPTERS["trl"]), "trl", "tcp://127.0.0.1:9", monkeypatch)
     with pytest.raises(th.Disconnected):
         sender.roll_back_to(1, timeout=0.2)
-    assert sender.version is None
+    assert sender.version == 0
 
 
 def test_a_version_that_an_earlier_trainer_has_not_finished_is_no_obstacle(
@@ -346,7 +351,116 @@ def test_a_version_of_which_one_sender_has_failed_is_never_offered(
         for sender, send in ranks:
             sender.version = last  # the frameworks of HubWeights tell all workers
             send(weights.items())
-        assert rollout.models("policy")[0].available == (last + 1,)
+        whole = last + 1 if name == "hub_weights" else 1  # vLLM's have asked the server
+        assert rollout.models("policy")[0].available == (whole,)
+
+
+def next_number(name: str, ranks: list[tuple[Any, Any]]) -> None:
+    """Frameworks of HubWeights have the master ask, and tell all workers; those of vLLM ask by themselves."""
+    if name == "hub_weights":
+        last = ranks[0][0].next_version() - 1
+        for sender, _ in ranks:
+            sender.version = last
+
+
+@pytest.mark.parametrize("name", SHARING)
+@pytest.mark.parametrize("left", [0, 1])
+def test_senders_go_on_where_an_earlier_trainer_has_committed_a_part(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str, left: int
+) -> None:
+    """The rank that finds the part in its way sends last: what the other has committed must stay."""
+    module = adapter(ADAPTERS[name])
+
+    def started() -> list[tuple[Any, Callable[..., None]]]:
+        ranks = [sender_of(module, name, server.address, monkeypatch, rank, 2) for rank in range(2)]
+        next_number(name, ranks)
+        return ranks
+
+    received = [{each: np.zeros(4)} for each in "wv"]
+    with (
+        th.Subscriber(server, "policy", "rollout-0", shard=(0, 2)) as first,
+        th.Subscriber(server, "policy", "rollout-0", shard=(1, 2)) as second,
+    ):
+        for subscriber, tensors in zip((first, second), received, strict=True):
+            subscriber.add_all(tensors)
+
+        def rollouts_get(version: int) -> list[float]:
+            for each in [subscriber.update_async(version, timeout=20) for subscriber in (first, second)]:
+                each.wait(20)
+            return [float(received[0]["w"][3]), float(received[1]["v"][3])]
+
+        ranks = started()
+        for _, send in ranks:
+            send(both_of(10).items())
+        assert rollouts_get(1) == [10, 10]
+        ranks[left][1](both_of(99).items())
+        for arena in Arena.made:
+            arena.close()
+        ranks = started()
+        for version in (2, 3):
+            for rank in (1 - left, left):
+                ranks[rank][1]({"w": np.full(4, 10.0 * version), "v": np.full(4, 10.0 * version + 1)}.items())
+            assert rollouts_get(version) == [10 * version, 10 * version + 1]
+
+
+def test_senders_of_vllm_get_the_same_number_though_rollouts_come_back_meanwhile(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = adapter(ADAPTERS["vllm"])
+    ranks = [sender_of(module, "vllm", server.address, monkeypatch, 0, 2)]
+    others = [Arena(server, "policy", "came-back", shard=(i, 2)) for i in range(2)]
+    for name, other in zip("wv", others, strict=True):
+        other.put(name, np.ones(4))
+        other.commit(7)
+    ranks.append(sender_of(module, "vllm", server.address, monkeypatch, 1, 2))
+    for _, send in ranks:
+        send(both_of(10).items())
+    assert [each.version for each, _ in ranks] == [8, 8]
+    assert others[0].models("policy")[0].available == (7, 8)
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_sender_that_others_are_ahead_of_asks_for_its_number_again(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of a server that was started again, rollouts come back later than the trainer has asked."""
+    sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    send(both_of(10).items())
+    other = Arena(server, "policy", "came-back")
+    for each, tensor in both_of(1).items():
+        other.put(each, tensor)
+    other.commit(7)
+    with pytest.raises(th.VersionConflict):
+        send(both_of(20).items())
+    send(both_of(30).items())
+    assert sender.version == 8
+
+
+def test_a_sender_whose_group_has_another_number_asks_for_its_number_again(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, send = sender_of(adapter(ADAPTERS["hub_weights"]), "hub_weights", server.address, monkeypatch)
+    hub.version = 6
+    with monkeypatch.context() as failing:
+        failing.setattr(Arena, "commit", MagicMock(side_effect=th.GroupFailed("another shard published version 1")))
+        with pytest.raises(th.GroupFailed):
+            send(both_of(10).items())
+    assert hub.has_lost_count
+    send(both_of(20).items())
+    assert hub.version == 1
+    assert not hub.has_lost_count
+
+
+def test_the_server_has_time_to_roll_back_when_readers_have_used_it_up(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS["trl"]), "trl", server.address, monkeypatch)
+    send(both_of(10).items())
+    clock = iter([0.0, 60.0])
+    stand_in = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(importlib.import_module("tensorhub.integrations.sending"), "time", stand_in)
+    sender.roll_back_to(0, timeout=60)
+    assert sender.version == 0
 
 
 def test_there_are_no_more_senders_than_ranks(adapter: Callable[[str], Any]) -> None:
@@ -525,6 +639,32 @@ def test_an_engine_of_vllm_does_not_wait_for_what_cannot_be_gathered(
     assert all((each == 10).all() for each in engine.weights.values())
     send(both_of(30).items())
     assert all((each == 30).all() for each in engine.weights.values())
+
+
+@pytest.mark.parametrize("name", ["trl", "vllm"])
+def test_engines_are_not_asked_for_a_first_version_that_may_not_come(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """They would wait for its layout until their own time-out."""
+    trainer, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch, overlap=True)
+    asked = MagicMock(return_value={})
+    if name == "vllm":
+        trainer.client.update_weights = asked
+    else:
+        monkeypatch.setattr(trainer, "_update", asked)
+
+    def gathered() -> Iterator[tuple[str, np.ndarray]]:
+        yield "w", np.ones(4)
+        raise RuntimeError("a rank has failed")
+
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        send(gathered())
+    assert asked.call_count == 0
+    send(both_of(10).items())
+    assert asked.call_count == 1
+    with pytest.raises(RuntimeError, match="a rank has failed"):
+        send(gathered())
+    assert asked.call_count == 2
 
 
 def test_weights_are_gathered_to_the_end_if_an_engine_of_vllm_fails_meanwhile(

@@ -70,13 +70,21 @@ class HubWeights:
         self._options = options
         shares = once_per_machine and options.get("memory") != "cuda"
         self._machine = machine_name(server, model, options, engine=replica, shared=machine) if shares else ""
-        self._arena = SenderArena(self._make_arena, server, model, options)
+        self._arena = SenderArena(self._make_arena, server, model, options, senders)
         self._receiver: Receiver | None = None
         self.version = 0
         """The last version that was sent or received; zero: none."""
 
+    @property
+    def has_lost_count(self) -> bool:
+        """A version was refused since others are ahead of it: `next_version` asks the server."""
+        return self._arena.has_lost_count
+
     def next_version(self) -> int:
-        """The number after `version`; as long as there is none, after the latest that the server knows."""
+        """The number after `version`; as long as there is none, after the latest that the server knows.
+
+        None of the trainer's ranks may send meanwhile: of several `senders`, what was not finished is withdrawn.
+        """
         return self._arena.after(self.version or None)
 
     def send(self, weights: Iterable[tuple[str, torch.Tensor]], version: int, *, rank: int, ranks: int) -> None:

@@ -11,8 +11,9 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from tensorhub import _core
 from tensorhub.client import ServerClient
-from tensorhub.errors import Error, NotFound, Replaced, VersionConflict
+from tensorhub.errors import Error, GroupFailed, NotFound, Refused, Replaced, VersionConflict
 from tensorhub.workers import seconds_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from tensorhub.workers import Options
 
 __all__ = ["SenderArena", "Share", "gathered_to_the_end"]
+
+_SECONDS_FOR_THE_SERVER = 5.0
 
 Each = TypeVar("Each")
 
@@ -64,14 +67,22 @@ class Share:
 
 
 class SenderArena:
-    """An arena; one that was `Replaced`, or evicted, takes no call any more, and the next use makes another."""
+    """An arena; one that was `Replaced`, or evicted, takes no call any more, and the next use makes another.
 
-    def __init__(self, make: Callable[[], ArenaPublisher], server: str, model: str, options: Options) -> None:
+    Of several `senders` each has one, for its part of each version.
+    """
+
+    def __init__(
+        self, make: Callable[[], ArenaPublisher], server: str, model: str, options: Options, senders: int = 1
+    ) -> None:
         self._make = make
         self._server = server
         self._model = model
         self._options = options
+        self._senders = senders
         self._arena: ArenaPublisher | None = None
+        self.has_lost_count = False
+        """A version was refused since others are ahead of it: the next number has to come from the server."""
 
     def made(self) -> ArenaPublisher:
         """The arena; its options are checked when it is made."""
@@ -89,8 +100,18 @@ class SenderArena:
         return 0
 
     def after(self, version: int | None) -> int:
-        """The number after `version`; None: after the latest that the server knows."""
-        return (self.latest() if version is None else version) + 1
+        """The number after `version`; None, or when the count was lost: after the latest that the server knows.
+
+        Of several senders one asks the server for all, before any of them begins: what they, or an earlier trainer,
+        have begun or committed in some shards alone is withdrawn then, and would be in the way of the others.
+        """
+        if version is None or self.has_lost_count:
+            version = self.latest()
+            if self._senders > 1:
+                with contextlib.suppress(Refused):  # one that may only read asks, too
+                    self.roll_back_to(version)
+            self.has_lost_count = False
+        return version + 1
 
     @contextlib.contextmanager
     def sending(self, version: int) -> Iterator[ArenaPublisher]:
@@ -107,15 +128,20 @@ class SenderArena:
         except Replaced:
             self.close()
             raise
-        except BaseException:
+        except BaseException as e:
+            if isinstance(e, GroupFailed):
+                self.has_lost_count = True
             try:
                 arena.unpublish(0)  # who reads along waits for what does not come
             except Error:  # it keeps what was put
                 self.close()
             raise
 
-    def roll_back_to(self, version: int, timeout: float) -> None:
-        """Withdraws all later versions, this sender's own among them, wherever they are held."""
+    def roll_back_to(self, version: int, timeout: float = _core.join_timeout) -> None:
+        """Withdraws all later versions, this sender's own among them, wherever they are held.
+
+        If readers of this sender's take up all of `timeout`, the server has a few seconds more.
+        """
         until = time.monotonic() + seconds_of(timeout)
         try:
             if self._arena is not None:
@@ -123,17 +149,23 @@ class SenderArena:
         except Replaced:
             self.close()
         with self._client() as client, contextlib.suppress(NotFound):
-            client.roll_back_to(self._model, version, max(0.0, until - time.monotonic()))
+            left = max(min(_SECONDS_FOR_THE_SERVER, timeout), until - time.monotonic())
+            client.roll_back_to(self._model, version, left)
+        self.has_lost_count = False
 
     def _taking_its_place(self, arena: ArenaPublisher, version: int, call: Callable[[int], Any]) -> None:
         """Calls it; once more, if versions that nobody can have received were in the way and are withdrawn.
 
-        Of those an earlier trainer, or another attempt of this one, has begun all shards or committed some.
+        Of those an earlier trainer, or another attempt of this one, has begun all shards or committed some. One of
+        several senders leaves them: it would withdraw what the others have begun, too.
         """
         try:
             call(version)
         except VersionConflict:
             if self.latest() >= version:
+                self.has_lost_count = True
+                raise
+            if self._senders > 1:
                 raise
             arena.roll_back_to(version - 1)
             call(version)

@@ -41,7 +41,8 @@ class WeightTransfer:
     ("rollout-0", "rollout-1", ...) if there are several. `version`: the last one that was published; the next one is
     one higher. Without it the first one follows the latest that the server knows, also after a restart. `overlap`: the
     engines, which TRL has paused, are asked to take a version when it is begun, and receive it while it is gathered;
-    this counts towards their `timeout`. `timeout`: seconds, of one request.
+    this counts towards their `timeout`. Not the first version, whose layout they learn
+    only when it is whole. `timeout`: seconds, of one request.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class WeightTransfer:
                 info["replica"] = f"{name}-{number}"
         self._timeout = timeout
         self._overlaps = overlap
+        self._has_sent = False
         self._arena = SenderArena(lambda: ArenaPublisher(server, model, replica, **options), server, model, options)
         self._arena.made()
         self._paused: set[str] = set()
         """Engines that have answered `pause`, and not yet a `resume`."""
-        self.version = version
-        """The last version that was sent, or tried; it is the engines' weight version as well. None: not known yet."""
+        self._last = version
+        self.version = version or 0
+        """The last version that was sent, or tried; it is the engines' weight version as well. Zero: none."""
 
     def init_weight_transfer(self) -> None:
         """Connects the engines to the hub."""
@@ -111,7 +114,7 @@ class WeightTransfer:
         has no right `publish`.
         """
         self._arena.roll_back_to(version, timeout)
-        self.version = version
+        self.version = self._last = version
 
     def destroy(self) -> None:
         """Leaves the hub; the engines go on with what they have."""
@@ -122,9 +125,9 @@ class WeightTransfer:
         running: Future[_Failed] | None = None
         try:
             with gathered_to_the_end(iterator) as gathering:
-                self.version = self._arena.after(self.version)
+                self.version = self._last = self._arena.after(self._last)
                 with self._arena.sending(self.version) as arena:
-                    if self._overlaps:
+                    if self._overlaps and self._has_sent:
                         pool = ThreadPoolExecutor(1)
                         running = pool.submit(self._update)
                         pool.shutdown(wait=False)
@@ -135,6 +138,7 @@ class WeightTransfer:
                 failed = running.result()
                 self._ask("finish_weight_update", {}, [each for each in self._engines if each not in failed])
             raise
+        self._has_sent = True
         return self._update() if running is None else running.result()
 
     def _update(self) -> _Failed:

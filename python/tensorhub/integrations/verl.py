@@ -47,7 +47,8 @@ class TensorHubCheckpointEngine(CheckpointEngine):
 
     def prepare(self) -> dict[str, Any]:
         """Tells the version that comes next; of a trainer that was restarted the master asks the server."""
-        return {"version": self._weights.next_version() if self.is_master else self._weights.version + 1}
+        asks = self.is_master or self._weights.has_lost_count
+        return {"version": self._weights.next_version() if asks else self._weights.version + 1}
 
     @classmethod
     def build_topology(

@@ -7,6 +7,7 @@ soon as the engines have what they asked for, and what they have, other engines 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -41,12 +42,15 @@ class TrainerInfo(TrainerInitInfo):
     replica: str = "trainer-0"
     version: int | None = None
     """The last version that was published: the next one is one higher. None: the latest that the server knows, also
-    after a restart. (Ranks that send nothing count from zero then.)"""
+    after a restart. (Ranks that send nothing count from zero then.) Of several senders each asks the server,
+    when it has gathered the first tensor of a version. Where that is no collective, another barrier has to come before
+    the first `send_weights`: rank 0 withdraws in `trainer_init` what an earlier trainer has not finished."""
     senders: int = 1
     """How many ranks, from the first on, put a part of the tensors each, and share the work of serving them."""
     overlap: bool = False
     """The engines are asked to take a version when it is begun, and receive it while it is gathered. They generate
-    nothing meanwhile, and the gathering counts towards their `timeout`."""
+    nothing meanwhile, and the gathering counts towards their `timeout`. Not the first version, whose layout they learn
+    only when it is whole: if it did not come, they would wait for it until their `timeout`."""
     options: Options | None = None
     """Of the arena's worker: location, listen_host, transport, ..."""
     key_file: str = ""
@@ -71,13 +75,22 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
     init_info_cls = TrainerInfo
 
     def __init__(
-        self, arena: SenderArena | None, others: Collection[str], version: int, *, overlap: bool = False, **base: Any
+        self,
+        arena: SenderArena | None,
+        others: Collection[str],
+        version: int,
+        *,
+        asks: bool = False,
+        overlap: bool = False,
+        **base: Any,
     ) -> None:
-        """`arena`: of a sender. `others`: names of the tensors that other senders put."""
+        """`arena`: of a sender. `others`: names of the tensors that other senders put. `asks`: each ask for numbers."""
         super().__init__(**base)
         self._arena = arena
         self._others = others
+        self._asks = asks
         self._overlaps = overlap and self.is_sender
+        self._has_sent = False
         self._is_shut_down = False
         self.version = version
 
@@ -91,24 +104,29 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         if init_info.senders < 1:
             raise InvalidArgument(f"senders is {init_info.senders}: at least one of the trainer's ranks has to send")
         arena, others, version = None, frozenset[str](), init_info.version or 0
-        whole = source.metadata()  # which may be a collective of all ranks
+        layout: list[tuple[str, Any, Any]] = []
         if init_info.rank < init_info.senders:
+            options = _options_of(init_info)
+            connect = (init_info.server, init_info.model, init_info.replica)
+            arena = SenderArena(
+                lambda: ArenaPublisher(*connect, layout, **options), *connect[:2], options, init_info.senders
+            )
+            if init_info.version is None and init_info.is_sender:
+                version = arena.after(None) - 1
+        whole = source.metadata()  # which may be a collective of all ranks
+        if arena is not None:
             share = Share(init_info.rank, init_info.senders)
             own = [each for each in whole if share.takes(math.prod(each.shape) * each.dtype.itemsize)]
             others = frozenset(each.name for each in whole) - {each.name for each in own}
-            options = _options_of(init_info)
-            layout = [(each.name, each.dtype, each.shape) for each in own]
-            connect = (init_info.server, init_info.model, init_info.replica)
-            arena = SenderArena(lambda: ArenaPublisher(*connect, layout, **options), *connect[:2], options)
+            layout.extend((each.name, each.dtype, each.shape) for each in own)
             arena.made()
-            if init_info.version is None:  # of several senders none can have published a version before all are here
-                version = arena.latest()
         if init_info.is_sender:
             client.init_weight_transfer_engine(
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
             )
         given = {"client": client, "source": source, "is_sender": init_info.is_sender}
-        return cls(arena, others, version, overlap=init_info.overlap, **given)
+        asks = init_info.version is None and init_info.senders > 1
+        return cls(arena, others, version, asks=asks, overlap=init_info.overlap, **given)
 
     def send_weights(self) -> None:
         """Publishes the source's tensors as the next version, and has the engines take it.
@@ -121,15 +139,32 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         with self._updating_engines() as begin, gathered_to_the_end(self.source) as gathering:
             if self._is_shut_down:
                 raise InvalidArgument("send_weights was called after shutdown: make another engine with trainer_init")
-            self.version += 1
             if self._arena is None:
+                self.version += 1
                 return
+            first = self._take_number(self._arena, gathering)
             with self._arena.sending(self.version) as arena:
-                if self._overlaps:
+                if self._overlaps and self._has_sent:
                     begin()
-                for name, tensor in gathering:
+                for name, tensor in itertools.chain(first, gathering):
                     if name not in self._others:
                         arena.put(name, tensor)
+        self._has_sent = True
+
+    def _take_number(self, arena: SenderArena, gathering: Iterator[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Sets `version` to the next number, and returns what was gathered before.
+
+        Several senders get the same answer from the server: none of them has committed its part of the next version
+        before all have asked. When the last one did not become whole, rank 0 withdraws its parts before.
+        """
+        if not self._asks:
+            self.version = arena.after(self.version)
+            return []
+        if self.is_sender and self.version != (latest := arena.latest()):
+            arena.roll_back_to(latest)
+        first = list(itertools.islice(gathering, 1))  # the others are here now, and have sent what they sent before
+        self.version = arena.latest() + 1
+        return first
 
     @contextlib.contextmanager
     def _updating_engines(self) -> Iterator[Callable[[], None]]:
@@ -174,7 +209,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         """
         if self._arena is not None:
             self._arena.roll_back_to(version, timeout)
-        self.version = version
+        self.version, self._asks = version, False
 
     def _start_update(self) -> None:
         """An engine may still have an update that nobody has finished, of an earlier trainer perhaps."""
