@@ -99,7 +99,11 @@ class ArenaPublisher(InWithBlock):
         if _is_in_host_memory(tensor):
             self._publisher.put(name, tensor.contiguous())
         else:  # one copy, in the tensor's current stream, for which it waits
-            torch.utils.dlpack.from_dlpack(self._publisher.tensor(name)).copy_(tensor)
+            try:
+                torch.utils.dlpack.from_dlpack(self._publisher.tensor(name)).copy_(tensor)
+            except BaseException:
+                self._give_back(name)
+                raise
             self._publisher.put(name)
 
     def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:
@@ -147,6 +151,12 @@ class ArenaPublisher(InWithBlock):
             if name in self._taken:
                 raise InvalidArgument(f"tensor '{name}' was put already: commit() or unpublish()")
             self._taken.add(name)
+
+    def _give_back(self, name: str) -> None:
+        """It was not written, and may be put again."""
+        with self._lock:
+            if self._taken is not None:
+                self._taken.discard(name)
 
     def _declare_waiting(self) -> None:
         for name, tensor in (self._waiting or {}).items():

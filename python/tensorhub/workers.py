@@ -575,6 +575,7 @@ class ArenaPublisher(_Trainer):
         **options: Unpack[Options],
     ) -> None:
         self._inner = _core.Arena(_given(server, model, replica, options))
+        self._names: set[str] = set()
         super().__init__(server, model, replica, _shard_of(options))
 
     def declare(self, name: str, shape: Sequence[int], dtype: object) -> None:
@@ -583,6 +584,7 @@ class ArenaPublisher(_Trainer):
         `dtype`: "bf16", "f32", ..., or that of a tensor of torch or an array of numpy.
         """
         self._inner.declare(name, list(shape), _dtype_name(dtype))
+        self._names.add(name)
 
     def begin(self, version: SupportsIndex, timeout: float = _core.drain_timeout) -> None:
         """What is put from now on can be read at once, by those that wait for `version` or for a newer one.
@@ -604,11 +606,16 @@ class ArenaPublisher(_Trainer):
             self._inner.put(name, tensor)
 
     def tensor(self, name: str) -> TensorView:
-        """Where a tensor's bytes belong, as an array of one's own: `numpy.asarray(arena.tensor("wq"))[:] = weights`.
+        """Where a tensor's bytes belong, as an array of one's own: `numpy.asarray(arena.tensor("scale"))[...] = scale`.
+
+        NumPy has no bf16 and no f8: its array of such a tensor is an object, and what is assigned to it is not written
+        to the tensor. Use `torch.from_dlpack(arena.tensor("wq")).copy_(weights)` for these types.
 
         They may be written while nothing is published (after `begin` or `unpublish`, or before the first `commit`),
         and before the tensor is put. The memory lives as long as the array, also beyond `close`.
         """
+        if name not in self._names:  # after the core's own look-up nothing more can be declared
+            raise InvalidArgument(f"no tensor '{name}' was added: call declare(name, shape, dtype) before")
         return self._inner.tensor(name)
 
     def commit(self, version: SupportsIndex, timeout: float = _core.join_timeout) -> PublishReport:

@@ -106,7 +106,7 @@ def sender_of(
 
         def number() -> int:
             """Of several senders one asks for all; in these tests the server knows of none, or all have sent."""
-            return hub.next_version() if senders == 1 else hub.version + 1
+            return int(hub.next_version() if senders == 1 else hub.version + 1)
 
         return hub, lambda weights: hub.send(weights, number(), rank=rank, ranks=3)
     if name == "trl":

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -312,6 +313,35 @@ def test_nobody_reads_what_a_device_writes(server: th.ReferenceServer, monkeypat
             arena.commit(2)
         arena.put("b", source["b"])
         arena.commit(2)
+
+
+@pytest.mark.usefixtures("device")
+def test_a_tensor_of_a_device_that_could_not_be_copied_can_be_put_again(
+    server: th.ReferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ArenaPublisher(server, "m", "t", [("a", torch.float32, (4,))]) as arena:
+        arena.begin(1)
+        with monkeypatch.context() as failing:
+            failing.setattr(torch.Tensor, "copy_", MagicMock(side_effect=RuntimeError("out of memory")))
+            with pytest.raises(RuntimeError, match="out of memory"):
+                arena.put("a", torch.ones(4))
+        arena.put("a", torch.ones(4))
+        arena.commit(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_types_that_numpy_lacks_are_written_in_place_by_torch(server: th.ReferenceServer, dtype: torch.dtype) -> None:
+    weights = torch.arange(8, dtype=torch.float32).to(dtype)
+    received = torch.zeros(8, dtype=dtype)
+    with th.ArenaPublisher(server, "m", "t") as arena, th.Subscriber(server, "m", "r") as rollout:
+        arena.declare("wq", (8,), dtype)
+        arena.begin(1)
+        torch.from_dlpack(arena.tensor("wq")).copy_(weights)
+        arena.put("wq")
+        arena.commit(1)
+        rollout.add("wq", received)
+        rollout.update(1)
+    assert bits(received) == bits(weights)
 
 
 def test_a_tensor_of_the_host_that_was_put_stays_when_one_of_a_device_is_put(

@@ -308,6 +308,14 @@ def test_an_array_in_an_arena_keeps_its_memory_and_shows_nothing(server: th.Refe
     assert (place == 8).all()
 
 
+def test_an_arena_that_was_asked_for_an_unknown_tensor_takes_more(server: th.ReferenceServer) -> None:
+    with th.ArenaPublisher(server, "policy", "trainer-0") as trainer:
+        with pytest.raises(th.InvalidArgument, match="no tensor 'typo' was added: call declare"):
+            trainer.tensor("typo")
+        trainer.declare("w", [4], "f32")
+        np.asarray(trainer.tensor("w"))[...] = 1
+
+
 def test_an_arena_is_received_while_it_is_filled(server: th.ReferenceServer) -> None:
     source = {name: np.arange(400_000, dtype=np.float32) + i for i, name in enumerate("abc")}
     with (
