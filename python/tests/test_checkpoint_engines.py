@@ -173,6 +173,26 @@ def test_verl(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any]) -> None:
     assert [each.prepare() for each in others] == [{"version": 6}] * 3
 
 
+def test_a_worker_of_verl_that_others_are_ahead_of_asks_though_it_is_no_master(
+    monkeypatch: pytest.MonkeyPatch, server: th.ReferenceServer
+) -> None:
+    engine = adapter(
+        monkeypatch,
+        "verl",
+        "verl.checkpoint_engine.base",
+        CheckpointEngine=VerlCheckpointEngine,
+        CheckpointEngineRegistry=VerlRegistry,
+    )
+    worker = engine(bucket_size=1, server=server.address)
+    with th.Publisher(server, "policy", "came-back") as other:
+        other.add("w", torch.ones(4))
+        other.publish(7)
+        worker.init_process_group(3)
+        with pytest.raises(th.VersionConflict):
+            asyncio.run(worker.send_weights(iter([("w", torch.ones(4))])))
+        assert worker.prepare() == {"version": 8}
+
+
 def test_nemo_rl(monkeypatch: pytest.MonkeyPatch, kwargs: dict[str, Any]) -> None:
     engine = adapter(
         monkeypatch, "nemo_rl", "nemo_rl.utils.checkpoint_engines.base", CheckpointEngine=NemoCheckpointEngine

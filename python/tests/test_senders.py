@@ -240,6 +240,18 @@ def test_a_key_that_may_not_publish_cannot_go_back(
             sender.roll_back_to(1)
 
 
+def test_a_rollout_that_may_not_publish_asks_for_the_number_of_several_senders(
+    adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in NeMo-RL, where all workers ask before one of them begins."""
+    theirs, ours = th.make_keys(), th.make_keys()
+    rules = {ours[0]: "lookers may=read,look"}
+    with th.ReferenceServer(public_key=theirs[0], secret_key=theirs[1], allowed=rules, recovery_grace=0.1) as server:
+        security, module = th.Security(theirs[0], *ours), adapter(ADAPTERS["hub_weights"])
+        hub, _ = sender_of(module, "hub_weights", server.address, monkeypatch, senders=2, security=security)
+        assert hub.next_version() == 1
+
+
 def test_a_server_that_does_not_answer_is_an_error_in_time(
     adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
