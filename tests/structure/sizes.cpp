@@ -49,7 +49,7 @@ const size_table known_classes{
     {"catalog_server::loop", 24},
     {"control_connection::loop", 24},
     {"cuda_functions", 47},
-    {"worker_statistics", 22},
+    {"worker_statistics", 23},
     {"tests/chaos/round.hpp: round", 21},
     {"tests/support/simulation/options.hpp: simulation_options", 33},
     {"tests/support/simulation/options.hpp: simulation_statistics", 27},
