@@ -54,7 +54,8 @@ class mapped_file {
     REQUIRE(bool{descriptor_});
     ::unlink(path.c_str());
     REQUIRE(::ftruncate(descriptor_.get(), static_cast<off_t>(page + bytes)) == 0);
-    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), page);
+    void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(),
+                                static_cast<off_t>(page));
     REQUIRE(memory != MAP_FAILED);
     data = static_cast<std::byte*>(memory);
   }
