@@ -65,7 +65,7 @@ def connected(engine: Any, **fields: Any) -> Any:
         rank=0, world_size=1, data_parallel_index=0, data_parallel_size=1, enable_expert_parallel=False
     )
     worker.model_config, worker.device = SimpleNamespace(quantization=None), SimpleNamespace(type="cpu")
-    worker.init_transfer_engine(engine.InitInfo(server="tcp://10.0.0.1:5570", model="policy", **fields))
+    worker.init_transfer_engine(engine.InitInfo(server="tcp://127.0.0.1:5570", model="policy", **fields))
     return worker
 
 
