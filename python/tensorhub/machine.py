@@ -107,7 +107,7 @@ class MachineCopy(InWithBlock):
         self._model = model
         self._name = name
         self._alone = ""
-        """In place of a name that somebody has taken who does not serve this process."""
+        """In place of the name, where a process has taken it that does not serve this one."""
         self._process = os.getpid()
         self._is_closed = False
         self._owner: Owner | None = None

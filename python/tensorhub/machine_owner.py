@@ -235,7 +235,7 @@ class Owner:
         self._finding: _Try | None = None
         """Beside it: of what is here already."""
         self._shown = ""
-        """The name of the copies that those who asked may be attached to."""
+        """The name of the copies that askers may be attached to."""
         self._is_closed = False
         for each in (listener, self._wake_up, self._woken):
             each.setblocking(False)
@@ -245,11 +245,11 @@ class Owner:
 
     @property
     def is_serving(self) -> bool:
-        """Those who ask get answers."""
+        """Askers get answers."""
         return self._thread.is_alive() and not self._is_closed
 
     def close(self) -> None:
-        """Ends it at once; those who wait for an answer are disconnected, and the name is free."""
+        """Ends it at once; waiting askers are disconnected, and the name is free."""
         if self._process != os.getpid():
             return
         self._is_closed = True
@@ -332,7 +332,7 @@ class Owner:
                 call(trying)
             except Error as e:
                 trying.failure = e
-            except BaseException as e:  # noqa: BLE001 (those who wait must hear of it, whatever it is)
+            except BaseException as e:  # noqa: BLE001 (waiting askers must hear of it, whatever it is)
                 trying.failure = SystemFailed(f"{type(e).__name__}: {e}", version=trying.version)
             self._wake()
 
@@ -359,7 +359,7 @@ class Owner:
             self._wake_up.send(b"\0")
 
     def _answer(self) -> None:
-        """Tells those who wait for it how a try has ended, and those whose time is over why they have nothing."""
+        """Tells askers how the try has ended that they wait for, or, when their time is over, why they have nothing."""
         found, ended = self._finding, self._trying
         if found is not None and found.has_ended:
             self._finding = None

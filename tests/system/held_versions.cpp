@@ -157,7 +157,7 @@ TEST_CASE("wait_held: of several shards all have to hold it") {
   CHECK(held.get() == names{"rollout-0"});
 }
 
-TEST_CASE("wait_held: the time-out says who holds it and what the others have; who is torn does not") {
+TEST_CASE("wait_held: the time-out says who holds it and what the others have; a torn replica does not") {
   tensorhub::reference_server_options how;
   how.catalog.group_timeout = 200ms;
   const system_tests::hub::reference_server server{how};
@@ -206,7 +206,7 @@ TEST_CASE("wait_held: it ends when it is interrupted, also between two questions
   CHECK(end(outside, client) == errc::cancelled);
 }
 
-TEST_CASE("wait_held: who has died does not count any more") {
+TEST_CASE("wait_held: a replica that has died does not count any more") {
   scene here;
   here.source.publish(1);
   here.reader(1).worker.update(exactly(1));

@@ -227,9 +227,9 @@ TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish(tensorhub_publisher
                                                              tensorhub_publish_report* report,
                                                              tensorhub_error** error);
 /// The same where only the tensors of these names have changed since this publisher last published: the
-/// others keep their digests. `names` may be NULL if `name_count` is zero. A tensor
-/// that has changed and was left out stays as it was at readers that have its old bytes; CONTRACT_BROKEN if a
-/// sample of what was left out shows that it has changed.
+/// others keep their digests. `names` may be NULL if `name_count` is zero. A tensor that has changed and was
+/// left out stays as it was at readers that have its old bytes; CONTRACT_BROKEN if a sample of what was left
+/// out shows that it has changed.
 TENSORHUB_C_API tensorhub_status tensorhub_publisher_publish_changed(
     tensorhub_publisher* publisher, uint64_t version, const char* const* names, size_t name_count,
     int64_t timeout_ms, tensorhub_publish_report* report, tensorhub_error** error);

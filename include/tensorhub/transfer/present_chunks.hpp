@@ -43,13 +43,14 @@ class present_chunks {
   void note(chunk_index chunk, const digest128& digest) noexcept { table_[chunk] = digest; }
   [[nodiscard]] bool is_touched() const noexcept { return is_touched_; }
 
-  /// These chunks are to be checked. Once.
+  /// The chunks to be checked, in this order. Called once, when the table of the version is known.
   void check(std::vector<chunk_index> chunks) noexcept {
     unchecked_ = std::move(chunks);
     is_searched_ = true;
   }
   [[nodiscard]] bool is_searched() const noexcept { return is_searched_; }
-  /// The first of them of which this is true from now on, or empty.
+  /// The first of them that `is_unchecked` accepts; empty: there is none. What was passed over is not looked
+  /// at again.
   template <typename IsUnchecked>
   [[nodiscard]] std::optional<chunk_index> next_check(IsUnchecked&& is_unchecked) noexcept {
     while (next_ < unchecked_.size() && !is_unchecked(unchecked_[next_])) ++next_;
@@ -61,7 +62,7 @@ class present_chunks {
 
   void count_right(std::uint64_t bytes) noexcept { unchanged_bytes_ += bytes; }
   void count_wrong() noexcept { ++wrong_; }
-  /// Whatever was checked was wrong: the memory has been given to something else.
+  /// Sixteen checks were wrong and none was right: the memory has been given to something else.
   [[nodiscard]] bool is_lost() const noexcept { return unchanged_bytes_ == 0 && wrong_ >= most_wrong; }
   [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return unchanged_bytes_; }
 

@@ -32,7 +32,7 @@ struct held_question {
 
 /// What one answer of the server says to it.
 struct version_holders {
-  std::vector<std::string> holding{};  ///< those who count, by name
+  std::vector<std::string> holding{};  ///< the replicas that count, by name
   std::vector<std::string> lacking{};  ///< the others, and what they have: "rollout-3 (version 6)"
   bool are_enough = false;
 };
@@ -57,13 +57,13 @@ class held_wait {
   [[nodiscard]] TENSORHUB_DECL verdict see(time_point now, std::chrono::steady_clock::duration took,
                                            const model_entry& answer);
   /// How long to wait before the next question: ten times as long as the last one took, up to a second, so
-  /// that those who wait do not keep a slow server busy; and 10 ms at least.
+  /// that waiting callers do not keep a slow server busy; and 10 ms at least.
   [[nodiscard]] std::chrono::milliseconds pause() const noexcept { return pause_; }
 
   [[nodiscard]] bool has_answer() const noexcept { return answered_; }
   /// By the last answer.
   [[nodiscard]] const std::vector<std::string>& holding() const noexcept { return last_.holding; }
-  /// By the last answer: how many hold it, who does, who does not.
+  /// By the last answer: how many replicas hold it, which do, and which do not.
   [[nodiscard]] TENSORHUB_DECL std::string state() const;
 
  private:
@@ -85,7 +85,7 @@ struct held_wait_calls {
   std::function<error(errc, const std::string&)> failure;
 };
 
-/// Waits, and returns who holds it.
+/// Waits, and returns the names of the replicas that hold it.
 [[nodiscard]] std::vector<std::string> wait_held(held_question question, std::chrono::milliseconds timeout,
                                                  const held_wait_calls& calls);
 
