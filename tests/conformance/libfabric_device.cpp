@@ -134,6 +134,7 @@ TEST_CASE("libfabric: managed memory is refused, its pages move away from those 
 }
 
 TEST_CASE("libfabric: a provider that offers FI_HMEM, but knows no CUDA here") {
+  called_cuda named;
   libfabric::options options;
   options.provider = "shm";
   options.device_memory = true;
@@ -143,7 +144,6 @@ TEST_CASE("libfabric: a provider that offers FI_HMEM, but knows no CUDA here") {
     return;
   }
   const fake_device_memory::allocation memory{8192};
-  called_cuda named;
   auto range = memory.range();
   range.device = &named;
   for (const region_access access : {region_access::local_write, region_access::remote_read}) {

@@ -106,14 +106,14 @@ class provider {
   /// whichever thread calls them. Of several devices the latest one will do, since copies find their own.
   template <typename Work>
   void drive(Work&& work) const {
-    device_access* const device = device_.load(std::memory_order_relaxed);
+    device_access* const device = device_.load(std::memory_order_acquire);
     if (device != nullptr)
       device->in_context(work);
     else
       work();
   }
   /// Memory of this device is registered; its context has been made.
-  void note(device_access& device) const noexcept { device_.store(&device, std::memory_order_relaxed); }
+  void note(device_access& device) const noexcept { device_.store(&device, std::memory_order_release); }
 
   /// "provider tcp, fabric 127.0.0.0/8, domain lo".
   [[nodiscard]] std::string description() const;

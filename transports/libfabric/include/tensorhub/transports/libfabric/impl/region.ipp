@@ -108,7 +108,7 @@ TENSORHUB_DECL registration registrar::parts_of(const memory_range& range, std::
     } else {
       // libfabric asks the driver for a dmabuf, which the driver gives in the memory's own context only.
       range.device->in_context([&] { result = ::fi_mr_regattr(provider_.domain(), &wanted, 0, &part); });
-      provider_.note(*range.device);
+      if (result == 0) provider_.note(*range.device);
     }
     if (result == -FI_ENOKEY && !provider_.chooses_keys()) throw key_taken{};
     if (result != 0) refuse(range, offset, bytes, result);
