@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <tensorhub/error.hpp>
@@ -12,6 +13,9 @@ namespace {
 
 namespace wire = tensorhub::transports::libfabric_detail;
 using tensorhub::incarnation;
+
+/// No test of this program could use provider shm without it. libfabric reads it when it is first used.
+[[maybe_unused]] const int shm_is_told = ::setenv("FI_SHM_DISABLE_CMA", "1", 0);
 
 /// The domains that were opened since `watch`, and those that could not be closed.
 struct watched_domains {
@@ -72,6 +76,7 @@ TEST_CASE("libfabric: only tcp;ofi_rxm of 1.17 leaves endpoints open that have r
 
 TEST_CASE("libfabric: provider net is refused, since its sources crash, and the sentence says what to use") {
   using wire::why_unusable;
+  CHECK(wire::available_providers().find("net") == std::string::npos);
   for (const char* const usable : {"tcp", "tcp;ofi_rxm", "shm", "verbs", "network", ""})
     CHECK_MESSAGE(why_unusable(usable, FI_VERSION(1, 17)).empty(), usable);
   for (const char* const net : {"net", "net;ofi_rxm"}) {
@@ -86,6 +91,28 @@ TEST_CASE("libfabric: provider net is refused, since its sources crash, and the 
     }
     CHECK_MESSAGE(sentence.find("tcp") != std::string::npos, sentence);
   }
+}
+
+TEST_CASE("libfabric: provider shm is refused unless sources are told not to write into readers' memory") {
+  using wire::why_unusable;
+  static constexpr const char* variable = "FI_SHM_DISABLE_CMA";
+  const std::string before = std::getenv(variable);
+  for (const char* const told : {"1", "on", "TRUE", "Yes"}) {
+    ::setenv(variable, told, 1);
+    CHECK_MESSAGE(why_unusable("shm", FI_VERSION(1, 17)).empty(), told);
+    CHECK(wire::available_providers().find("shm") != std::string::npos);
+  }
+  for (const char* const told : {"0", "off", "", "no"}) {
+    CAPTURE(told);
+    ::setenv(variable, told, 1);
+    CHECK(why_unusable("shm", FI_VERSION(2, 1)).find("FI_SHM_DISABLE_CMA=1") != std::string::npos);
+    CHECK(wire::available_providers().find("shm") == std::string::npos);
+    CHECK_THROWS_WITH_AS(wire::provider{{.provider = "shm"}}, doctest::Contains("FI_SHM_DISABLE_CMA=1"),
+                         tensorhub::error);
+  }
+  ::unsetenv(variable);
+  CHECK(!why_unusable("shm", FI_VERSION(1, 17)).empty());
+  ::setenv(variable, before.c_str(), 1);
 }
 
 TEST_CASE("libfabric: the messages of a greeting endpoint end before their domain") {

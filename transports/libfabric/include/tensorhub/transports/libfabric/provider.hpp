@@ -36,7 +36,7 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
 [[nodiscard]] unique_info get_info(const char* host, const char* service, std::uint64_t flags,
                                    const ::fi_info* hints);
 
-/// "tcp, tcp;ofi_rxm, shm": the providers of this machine that can read remote (device) memory.
+/// "tcp, tcp;ofi_rxm": the providers of this machine that can read remote (device) memory and are used.
 [[nodiscard]] std::string available_providers(bool with_devices = false);
 
 /// A copy of the first entry that fits. (Some providers do not enforce the names in the hints.)

@@ -3,7 +3,10 @@
 /// Definitions of provider.hpp.
 
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "tensorhub/detail/local_host.hpp"
@@ -47,6 +50,15 @@ TENSORHUB_DECL unique_info get_info(const char* host, const char* service, std::
   return unique_info{found};
 }
 
+/// As libfabric understands a variable that is true.
+[[nodiscard]] TENSORHUB_DECL bool is_set(const char* variable) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr) return false;
+  std::string value{text};
+  for (char& c : value) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return value == "1" || value == "on" || value == "yes" || value == "true";
+}
+
 TENSORHUB_DECL std::string available_providers(bool with_devices) {
   std::set<std::string> names;
   for (const bool connected : {true, false}) {
@@ -55,7 +67,8 @@ TENSORHUB_DECL std::string available_providers(bool with_devices) {
     const unique_info hints = make_hints(any, connected, with_devices);
     const unique_info all = get_info(nullptr, nullptr, 0, hints.get());
     for (const ::fi_info* each = all.get(); each != nullptr; each = each->next) {
-      names.insert(each->fabric_attr->prov_name);
+      if (why_unusable(each->fabric_attr->prov_name, ::fi_version()).empty())
+        names.insert(each->fabric_attr->prov_name);
     }
   }
   std::string text;
@@ -125,9 +138,14 @@ TENSORHUB_DECL unique_info choose_provider(const libfabric_options& options) {
 TENSORHUB_DECL std::string why_unusable(std::string_view provider, std::uint32_t library) {
   // In 1.18 it has become `tcp`, and does not crash.
   const bool is_net = provider == "net" || provider.starts_with("net;");
-  if (!is_net || library >= FI_VERSION(1, 18)) return {};
-  return "provider '" + std::string{provider} +
-         "' of libfabric 1.17 crashes in a source when a reader goes away during a read: use provider 'tcp'";
+  if (is_net && library < FI_VERSION(1, 18))
+    return "provider '" + std::string{provider} +
+           "' of libfabric 1.17 crashes in a source when a reader goes away during a read: use provider "
+           "'tcp'";
+  if (provider == "shm" && !is_set("FI_SHM_DISABLE_CMA"))
+    return "provider 'shm' lets a source that was stopped write into its reader's memory after the read has "
+           "ended: set FI_SHM_DISABLE_CMA=1 in every process's environment, or use transports::same_host";
+  return {};
 }
 
 TENSORHUB_DECL provider::provider(const libfabric_options& options) : info_{choose_provider(options)} {
