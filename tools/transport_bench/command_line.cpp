@@ -357,7 +357,8 @@ settings parse_settings(const std::vector<std::string>& words) {
     } else {
       const auto equals = word.find('=');
       const bool joined = equals != std::string::npos;
-      const option_row& option = find_option(word.substr(0, equals));
+      const std::string name = word.substr(0, equals);
+      const option_row& option = find_option(name);
       std::string value = joined ? word.substr(equals + 1) : "";
       const bool optional = option.value.starts_with('[');
       if (option.value.empty() && joined) throw usage_error(option.names[0] + " takes no value");

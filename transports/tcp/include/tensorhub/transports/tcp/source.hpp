@@ -355,13 +355,13 @@ class source {
   /// newest `kept` connections, all have sent their hello.
   bool close_oldest_unauthenticated(std::size_t kept) noexcept {
     while (newcomers_.size() > kept) {
-      const auto [owner, id] = newcomers_.front();
+      const auto oldest = newcomers_.front();
       newcomers_.pop_front();
       bool closed = false;
-      visit(*owner, [&, here = owner, id = id] {
-        const auto found = here->connections.find(id);
-        closed = found != here->connections.end() && !found->second->greeted();
-        if (closed) here->connections.erase(found);
+      visit(*oldest.first, [&] {
+        const auto found = oldest.first->connections.find(oldest.second);
+        closed = found != oldest.first->connections.end() && !found->second->greeted();
+        if (closed) oldest.first->connections.erase(found);
       });
       if (closed) return true;
     }
