@@ -58,7 +58,8 @@ class server_client {
 
   // ---- questions
 
-  /// The models, by name, or the one of this name.
+  /// The models, by name, or the one of this name. A server that has just begun answers for one only when
+  /// its workers are back (`recovery_grace` at most); in the list of all a model may lack some of them.
   [[nodiscard]] TENSORHUB_DECL std::vector<model_entry> list(
       std::string model = {}, std::chrono::milliseconds timeout = defaults::join_timeout);
   [[nodiscard]] TENSORHUB_DECL model_description describe_model(

@@ -45,7 +45,11 @@ class ServerClient(Closable):
         return f"ServerClient({'closed' if self.is_closed else self._server})"
 
     def models(self, model: str = "", timeout: float = _core.join_timeout) -> list[Model]:
-        """What the server knows of a model, or of all of them."""
+        """What the server knows of a model, or of all of them.
+
+        A server that has just begun answers for one model only when its workers are back (5 s at most); in the list
+        of all a model may lack some of them.
+        """
         return [
             Model(**{**told, "replicas": tuple(Replica(**each) for each in told["replicas"])})
             for told in self._inner.models(model, timeout)

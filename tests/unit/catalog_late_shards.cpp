@@ -185,3 +185,35 @@ TEST_CASE(
   CHECK(has_lease);
   server.check_rules();
 }
+
+TEST_CASE("catalog: a shard that has failed to publish is in step again with the next version") {
+  driver<> server;
+  const pair_of_shards trainer{server.join(1, "trainer", {0, 2}), server.join(2, "trainer", {1, 2})};
+  std::array<std::uint64_t, 2> calls{};
+  const auto publish = [&](std::size_t shard, std::uint64_t version) {
+    const auto reply = server.ask<messages::status_reply>(
+        trainer[shard], messages::publish_request{{++calls[shard]}, server.reference(version)});
+    if (reply.result.ok()) calls[shard] = reply.operation.value;
+    return reply.result;
+  };
+  const auto withdraw = [&](std::size_t shard, std::uint64_t version) {
+    server.unpublish(trainer[shard], version);
+  };
+  for (const std::size_t shard : {0u, 1u}) REQUIRE(publish(shard, 1).ok());
+  for (const std::size_t shard : {0u, 1u}) withdraw(shard, 1);
+  REQUIRE(publish(0, 2).ok());  // shard 1 has failed before it called
+  SUBCASE("once the others have let go of theirs, whichever comes first") {
+    withdraw(0, 2);
+    for (std::uint64_t version = 3; version < 8; ++version) {
+      for (const std::size_t shard : {1u, 0u}) {
+        const messages::status result = publish(shard, version);
+        CHECK_MESSAGE(result.ok(), result.sentence);
+      }
+      CHECK(server.available() == std::vector<version_number>{{version}});
+      for (const std::size_t shard : {0u, 1u}) withdraw(shard, version);
+    }
+  }
+  SUBCASE("not while they show another version") {
+    CHECK(publish(1, 3).code == errc::group_failed);
+  }
+}

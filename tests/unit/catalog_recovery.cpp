@@ -254,6 +254,38 @@ TEST_CASE("recovery: whose question waits hears that the server lives, or would 
   CHECK(hears(messages::manage_request{messages::manage_kind::evict, "unknown", "rollout-0", {}}));
 }
 
+TEST_CASE("recovery: who asks for a model by its name is not told of less than there is") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  client_identity reader;
+  reader.key = "r";
+  reader.rules = std::make_shared<client_rules>(client_rules_of("rollouts may=read,serve"));
+  const auto back = [&](std::uint64_t id, std::uint32_t shard) {
+    server.clients[{id}] = reader;
+    auto join = server.join_message("rollout", {shard, 2});
+    join.before.held = server.reference(7);
+    join.before.latest = version_number{7};
+    join.before.peers = 2;
+    join.before.server = {55};
+    REQUIRE(server.ask<messages::join_reply>({id}, std::move(join)).result.ok());
+  };
+  const incarnation asker{90};
+  const auto list = server.send(asker, messages::list_request{"policy"});
+  back(11, 0);
+  CHECK_FALSE(server.answer<messages::list_reply>(asker, list).has_value());
+  SUBCASE("when the version is there again") {
+    back(12, 1);
+    const auto told = server.answer<messages::list_reply>(asker, list);
+    REQUIRE(told.has_value());
+    CHECK(told->models.front().latest == 7);
+  }
+  SUBCASE("when nobody else is awaited any more") {
+    server.pass_alive(5001ms, {incarnation{11}});
+    const auto told = server.answer<messages::list_reply>(asker, list);
+    REQUIRE(told.has_value());
+    CHECK(told->models.front().available.empty());
+  }
+}
+
 TEST_CASE("recovery: a join that waits for what another worker is asked hears that the server lives") {
   driver<> server;
   const auto join = [&](std::uint64_t id, const std::string& replica) {

@@ -237,15 +237,22 @@ class operation_table {
     }
     return {};
   }
-  /// A worker publishes a later version than the other shards do under this number. Either it has missed
-  /// one of their calls (it comes from an earlier server), or it has published their version under another
-  /// number.
+  /// A worker publishes a later version than the other shards have done under this number. Either it has
+  /// missed one of their calls (it comes from an earlier server), or it has published their version under
+  /// another number, or it has failed to publish that version, which the others have let go of.
   [[nodiscard]] bool has_skipped(const worker_state& worker, operation_counter asked,
                                  std::optional<version_number> publishes) const {
     if (!publishes) return false;
     const operation_state* operation = find_operation(*worker.replica, asked, worker.shard.index);
     if (operation == nullptr || !operation->is_publish || operation->version >= *publishes) return false;
-    return worker.past.ended_before || worker.past.published >= operation->version;
+    return worker.past.ended_before || worker.past.published >= operation->version ||
+           is_let_go(*worker.replica, operation->version);
+  }
+  [[nodiscard]] bool is_let_go(const replica_state& replica, version_number version) const {
+    return !core_.recovering(*replica.model) &&
+           detail::none_of(replica.workers, [version](const worker_state* each) {
+             return each != nullptr && each->held && each->held->version == version;
+           });
   }
   void forget_old(replica_state& replica, operation_counter newest) {
     if (policy_.decides_per_group) {

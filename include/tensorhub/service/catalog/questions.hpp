@@ -31,9 +31,13 @@ class questions {
     waiter_count_ += worker.model->waiters.add(waiter) ? 1 : 0;
   }
 
-  /// The answer has only the models that the asker's rules name.
+  /// The answer has only the models that the asker's rules name. Of a model that is named it is whole: the
+  /// asker may draw conclusions from a version that is not there.
   void on_list(incarnation from, request_sequence sequence, const messages::list_request& request,
                const client_rules& rules) {
+    const auto named = core_.models.find(request.model);
+    if (named != core_.models.end() && core_.recovering(named->second) && put_off(from, sequence, request))
+      return;
     messages::list_reply reply;
     for (const auto& [name, model] : core_.models) {
       const bool is_asked = request.model.empty() ? rules.may_speak_of(name) : request.model == name;
