@@ -73,6 +73,7 @@ TEST_CASE("pull: a chunk whose bytes were changed behind the library's back is r
   for (const chunk_index i : checks(d.core))
     CHECK(d.core.checked(i, i == 6 ? digest128{6, 6} : digest_of(i), d.now) == (i == 6));
   CHECK(!d.core.present()[6]);
+  CHECK(!d.core.intact());  // an update that ends here leaves no version behind
   CHECK(d.drain(channel, source) == chunks{6});
   CHECK(d.core.done());
   CHECK(d.core.unchanged_bytes() == d.shape.bytes() - 1024);

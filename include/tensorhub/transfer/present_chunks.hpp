@@ -41,6 +41,7 @@ class present_chunks {
   }
   /// Its bytes have this digest.
   void note(chunk_index chunk, const digest128& digest) noexcept { table_[chunk] = digest; }
+  /// A read may have written here, or a check has shown that somebody has.
   [[nodiscard]] bool is_touched() const noexcept { return is_touched_; }
 
   /// The chunks to be checked, in this order. Called once, when the table of the version is known.
@@ -61,7 +62,10 @@ class present_chunks {
   }
 
   void count_right(std::uint64_t bytes) noexcept { unchanged_bytes_ += bytes; }
-  void count_wrong() noexcept { ++wrong_; }
+  void count_wrong() noexcept {
+    ++wrong_;
+    is_touched_ = true;
+  }
   /// Sixteen checks were wrong and none was right: the memory has been given to something else.
   [[nodiscard]] bool is_lost() const noexcept { return unchanged_bytes_ == 0 && wrong_ >= most_wrong; }
   [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return unchanged_bytes_; }

@@ -192,7 +192,7 @@ class pull {
   [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return present_.unchanged_bytes(); }
   /// What lies in the target memory now, as at `assume`.
   [[nodiscard]] std::span<const digest128> present() const noexcept { return present_.table(); }
-  /// No chunk read was ever handed out, so the target memory is unchanged.
+  /// No chunk read was ever handed out and no check was wrong, so the target memory is as it was assumed.
   [[nodiscard]] bool intact() const noexcept { return !present_.is_touched(); }
   [[nodiscard]] const layout& shard_layout() const noexcept { return *layout_; }
   [[nodiscard]] const pull_source& facts(source_slot slot) const noexcept { return sources_[slot].facts; }
