@@ -90,17 +90,15 @@ def publish_file(
     replica: str = "file",
     **options: Unpack[Options],
 ) -> Publisher:
-    """Publishes the tensors of a file as `version`. They are mapped into memory: the file must not change."""
-    with Path(path).open("rb") as file:
-        begin, tensors = _read_header(file.read(_LENGTH_BYTES), file, os.fspath(path))
-        # Private pages: what somebody else writes to the process' memory does not come into the file. Nobody does, and
-        # so no memory is set aside for copies of them.
-        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
-        mapping = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    """Publishes the tensors of a file as `version`, or those of all files `*.safetensors` of a folder.
+
+    They are mapped into memory: the files must not change, and may be deleted.
+    """
+    tensors = [each for file in _files_of(Path(path)) for each in _map(file)]
     publisher = Publisher(server, model, replica, **options)
     try:
-        for name, dtype, shape, offset in tensors:
-            publisher.add(name, _Mapped(mapping, begin + offset, _TYPES[dtype][1], shape))
+        for name, tensor in tensors:
+            publisher.add(name, tensor)
         publisher.publish(version)
     except BaseException:
         publisher.close()
@@ -153,6 +151,25 @@ def save_file(
     finally:
         partial.unlink(missing_ok=True)
     return report
+
+
+def _files_of(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise InvalidArgument(f"the folder {path} has no file *.safetensors: give a file, or a folder that has some")
+    return files
+
+
+def _map(path: Path) -> list[tuple[str, _Mapped]]:
+    with path.open("rb") as file:
+        begin, tensors = _read_header(file.read(_LENGTH_BYTES), file, os.fspath(path))
+        # Private pages: what somebody else writes to the process' memory does not come into the file. Nobody does, and
+        # so no memory is set aside for copies of them.
+        flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+        mapping = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return [(name, _Mapped(mapping, begin + offset, _TYPES[dtype][1], shape)) for name, dtype, shape, offset in tensors]
 
 
 def _extend(descriptor: int, size: int) -> None:

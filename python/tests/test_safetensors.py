@@ -64,6 +64,22 @@ def test_a_file_goes_over_a_hub(server: th.ReferenceServer, tmp_path: Path) -> N
     assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.safetensors", "model.safetensors"]
 
 
+def test_a_folder_of_files_is_one_model(server: th.ReferenceServer, tmp_path: Path) -> None:
+    folder, copy = tmp_path / "checkpoint", tmp_path / "copy.safetensors"
+    folder.mkdir()
+    with pytest.raises(th.InvalidArgument, match="has no file"):
+        publish_file(server, "policy", folder, version=1)
+    tensors = example(folder / "model-2.safetensors")
+    write(folder / "model-1.safetensors", {"w": {"dtype": "U8", "shape": [3], "data_offsets": [0, 3]}}, b"abc")
+    (folder / "config.json").write_text("{}")
+    with publish_file(server, "policy", folder, version=1):
+        shutil.rmtree(folder)
+        save_file(server, "policy", copy)
+    saved = {name: each[2] for name, each in contents(copy).items()}
+    assert saved == {"w": b"abc", **tensors}
+    assert next(iter(saved)) == "w"
+
+
 def test_a_file_that_is_published_takes_no_memory_for_copies(server: th.ReferenceServer, tmp_path: Path) -> None:
     """Nobody writes to it; with strict accounting, a file larger than what is free could not be mapped."""
     source = tmp_path / "model.safetensors"
