@@ -11,7 +11,9 @@
 #include <memory>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <tensorhub/shared_copy.hpp>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -57,10 +59,12 @@ class shared_copy : public receiving_door<copy_worker> {
   }
 };
 
+using tensors_by_name = std::unordered_map<std::string, tensorhub::tensor_spec>;
+
 /// What an attached copy has, and its views keep: the mapped memory, and a hold on a version in it.
 struct held_part {
   tensorhub::held_copy held;
-  std::vector<tensorhub::tensor_spec> tensors;
+  std::shared_ptr<const tensors_by_name> tensors;
 };
 
 class held_copy {
@@ -72,11 +76,11 @@ class held_copy {
     auto part = std::make_unique<std::shared_ptr<held_part>>(part_.use());
     const held_part& all = **part;
     const auto bytes = all.held.tensor(name);
-    const auto found = std::ranges::find(all.tensors, name, &tensorhub::tensor_spec::name);
+    const tensorhub::tensor_spec& found = all.tensors->at(name);
     const nb::capsule owner{
         part.get(), [](void* kept) noexcept { delete static_cast<std::shared_ptr<held_part>*>(kept); }};
     static_cast<void>(part.release());
-    return view_of(bytes.data(), found->shape, found->type, owner);
+    return view_of(bytes.data(), found.shape, found.type, owner);
   }
   void close() { part_.drop(); }
   [[nodiscard]] bool is_closed() const { return part_.is_closed(); }
@@ -88,7 +92,11 @@ class held_copy {
 class attached_copy {
  public:
   attached_copy(const std::string& name, given_seconds timeout)
-      : copy_{"AttachedCopy", made<tensorhub::attached_copy>(attached_to(name, time_of(timeout)))} {}
+      : copy_{"AttachedCopy", made<tensorhub::attached_copy>(attached_to(name, time_of(timeout)))} {
+    tensors_by_name by_name;
+    for (const auto& each : copy_.use()->tensors()) by_name.emplace(each.name, each);
+    tensors_ = std::make_shared<const tensors_by_name>(std::move(by_name));
+  }
 
   [[nodiscard]] nb::list tensors() const { return all_told(copy_.use()->tensors()); }
   std::unique_ptr<held_copy> hold(const std::string& kind, std::uint64_t version, given_seconds timeout) {
@@ -115,8 +123,7 @@ class attached_copy {
         },
         [this] { is_interrupted_ = true; });
     if (failure) std::rethrow_exception(failure);
-    return std::make_unique<held_copy>(
-        made<held_part>(held_part{*std::move(held), {copy->tensors().begin(), copy->tensors().end()}}));
+    return std::make_unique<held_copy>(made<held_part>(held_part{*std::move(held), tensors_}));
   }
   [[nodiscard]] std::uint64_t live_version() const { return copy_.use()->live_version().value; }
   void interrupt() { is_interrupted_ = true; }
@@ -137,6 +144,7 @@ class attached_copy {
 
   std::atomic<bool> is_interrupted_ = false;
   owned<tensorhub::attached_copy> copy_;
+  std::shared_ptr<const tensors_by_name> tensors_;
 };
 
 }  // namespace

@@ -13,10 +13,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <set>
 #include <string_view>
 #include <tensorhub/error.hpp>
 #include <tensorhub/types/layout.hpp>
+#include <unordered_set>
 #include <utility>
 
 namespace tensorhub_python {
@@ -340,11 +340,10 @@ tensor_place kept_tensor::place_now() const {
 }
 
 std::vector<kept_tensor> kept_tensors::seen_all(const named_tensors& given, tensor_use use) const {
-  std::set<std::string> names;
-  for (const kept_tensor& each : tensors) names.insert(each.name());
+  std::unordered_set<std::string_view> names;
   std::vector<kept_tensor> out;
   for (const auto& [name, tensor] : given) {
-    if (!names.insert(name).second) refuse(name, "was added twice");
+    if (names_.contains(name) || !names.insert(name).second) refuse(name, "was added twice");
     const tensor_place& place = out.emplace_back(name, tensor, use).place();
     static_cast<void>(tensorhub::layout::checked_bytes({name, place.type, place.shape}));
   }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <tensorhub/types/tensor.hpp>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -87,10 +88,14 @@ struct kept_tensors {
   void keep(Worker& worker, kept_tensor seen) {
     const tensor_place& place = seen.place();
     worker.add(seen.name(), place.data, place.shape, place.type);
+    names_.insert(seen.name());
     tensors.push_back(std::move(seen));
   }
   /// Of a worker that has ended, and that no call uses.
-  void let_go() { const std::vector<kept_tensor> gone = std::exchange(tensors, {}); }
+  void let_go() {
+    names_.clear();
+    const std::vector<kept_tensor> gone = std::exchange(tensors, {});
+  }
   [[nodiscard]] bool keeps_tensors() const noexcept { return !tensors.empty(); }
   /// After an error none of them is kept.
   template <typename Worker>
@@ -101,6 +106,8 @@ struct kept_tensors {
  private:
   /// Throws `invalid_argument` for a name that is there already, too.
   [[nodiscard]] std::vector<kept_tensor> seen_all(const named_tensors& given, tensor_use use) const;
+
+  std::unordered_set<std::string> names_;
 };
 
 /// For Python's collector of cycles: a worker's tensors may lead back to it, by an attribute or a hook.

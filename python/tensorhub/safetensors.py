@@ -97,8 +97,7 @@ def publish_file(
     tensors = [each for file in _files_of(Path(path)) for each in _map(file)]
     publisher = Publisher(server, model, replica, **options)
     try:
-        for name, tensor in tensors:
-            publisher.add(name, tensor)
+        publisher.add_all(tensors)
         publisher.publish(version)
     except BaseException:
         publisher.close()
@@ -141,9 +140,10 @@ def save_file(
             _extend(file.fileno(), len(header) + total)
             mapping = mmap.mmap(file.fileno(), len(header) + total)
         with Subscriber(server, model, replica, **options) as reader:
-            for tensor, offset in zip(layout, places, strict=True):
-                dtype = _TYPES[_NAMES[tensor.dtype]][1]
-                reader.add(tensor.name, _Mapped(mapping, len(header) + offset, dtype, tensor.shape))
+            reader.add_all(
+                (each.name, _Mapped(mapping, len(header) + offset, _TYPES[_NAMES[each.dtype]][1], each.shape))
+                for each, offset in zip(layout, places, strict=True)
+            )
             report = reader.update(version, at_least=at_least, timeout=timeout)
             reader.leave()
         mapping.flush()

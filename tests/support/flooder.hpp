@@ -29,7 +29,7 @@ namespace messages = tensorhub::messages;
 
 inline const std::vector<std::string> kinds = {
     "list requests",
-    "messages of 8 MiB",
+    "messages of 16 MiB",
     "answers that are never read",
     "large answers that are never read",
     "heartbeats",
@@ -81,7 +81,7 @@ class flooder {
     if (kind_ == "data greetings without a capability") return greet();
     if (kind_ == "handshakes of strangers") return shake_hands();
     if (!member_) member_ = client(where_.member);
-    if (kind_ == "messages of 8 MiB")
+    if (kind_ == "messages of 16 MiB")
       return static_cast<void>(member_->send(zmq::const_buffer{large_.data(), large_.size()}));
     const auto frame = question();
     static_cast<void>(member_->send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::none));
@@ -107,7 +107,7 @@ class flooder {
     auto socket = std::make_unique<zmq::socket_t>(context_, zmq::socket_type::dealer);
     socket->set(zmq::sockopt::linger, 0);
     socket->set(zmq::sockopt::rcvhwm, 1);
-    socket->set(zmq::sockopt::sndhwm, kind_ == "messages of 8 MiB" ? 1 : 100);
+    socket->set(zmq::sockopt::sndhwm, kind_ == "messages of 16 MiB" ? 1 : 100);
     socket->set(zmq::sockopt::sndtimeo, 10);
     socket->set(zmq::sockopt::curve_serverkey, where_.server_key);
     socket->set(zmq::sockopt::curve_publickey, keys.public_key);
@@ -143,7 +143,7 @@ class flooder {
   const target where_;
   const std::string kind_;
   const std::uint32_t self_;  ///< its address, as a number
-  const std::vector<std::byte> large_ = std::vector<std::byte>((8u << 20) - 4096);
+  const std::vector<std::byte> large_ = std::vector<std::byte>((16u << 20) - 4096);
   const tensorhub::curve_key_pair stranger_ = tensorhub::make_curve_keys();
   zmq::context_t context_;
   std::unique_ptr<zmq::socket_t> member_;

@@ -83,9 +83,9 @@ TEST_CASE("floods of each kind beside a fleet") {
   const std::size_t quiet_mib = resident_mib(server.id());
   flooder.line().say(address);
   flooder.line().say(source.worker.data().address().text);
-  // Of a connection: 72 MiB of messages that wait, 32 MiB of answers that it does not read. Of 500
+  // Of a connection: 144 MiB of messages that wait, 32 MiB of answers that it does not read. Of 500
   // strangers: what libzmq keeps for each, 64 KiB at most.
-  [[maybe_unused]] constexpr std::size_t bound_mib = 72 + 32 + 32;
+  [[maybe_unused]] constexpr std::size_t bound_mib = 144 + 32 + 32;
   for (const std::string& kind : floods::kinds) {
     CAPTURE(kind);
     flooder.line().say(kind);

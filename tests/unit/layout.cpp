@@ -315,6 +315,10 @@ TEST_CASE("layout: the first difference is a sentence that names it") {
         "tensor 0: '_orig_mod.wq' f32 [8, 8] in this worker, 'wq' f32 [8, 8] in the model; one of the two "
         "modules is wrapped (torch.compile, DDP, FSDP): add the module inside, or names of your own");
   CHECK(from_the_models(one, both) == "tensor 1: nothing in this worker, 'norm' f32 [8] in the model");
+  CHECK(
+      from_the_models(both, layout{{{"norm", dtype::f32, {8}}, {"wq", dtype::f32, {8, 8}}}, chunk}) ==
+      "tensor 0: 'wq' f32 [8, 8] in this worker, 'norm' f32 [8] in the model; both have the same tensors in "
+      "another order: add them in one order, for example sorted by name");
 }
 
 // ---- limits

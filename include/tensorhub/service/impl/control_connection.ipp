@@ -339,9 +339,11 @@ class control_connection::loop {
       try {
         const auto frame = encoder_.encode(message);
         if (frame.size() > detail::most_heard_bytes)  // the server would close the connection
-          throw error(errc::limit_exceeded, std::to_string(frame.size()) + " bytes are more than the " +
-                                                std::to_string(detail::most_heard_bytes) +
-                                                " that a server takes: use more shards, or fewer tensors");
+          throw error(errc::limit_exceeded,
+                      std::to_string(frame.size()) + " bytes are more than the " +
+                          std::to_string(detail::most_heard_bytes) +
+                          " that a server takes: use more shards (`senders` of Python's "
+                          "adapters), fewer tensors, or shorter names");
         // A full socket loses the message like a broken connection; the session repeats its requests.
         static_cast<void>(detail::uninterrupted([&] {
           return socket_.send(zmq::const_buffer{frame.data(), frame.size()}, zmq::send_flags::dontwait);

@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "tensorhub/error.hpp"
 #include "tensorhub/types/plain_text.hpp"
@@ -179,6 +181,20 @@ namespace layout_detail {
   }
   return {};
 }
+
+/// Two lists that differ may have the same tensors.
+[[nodiscard]] inline std::string_view hint_of_order(std::span<const tensor_spec> one,
+                                                    std::span<const tensor_spec> other) {
+  const auto sorted = [](std::span<const tensor_spec> list) {
+    std::vector<const tensor_spec*> out;
+    for (const tensor_spec& each : list) out.push_back(&each);
+    std::sort(out.begin(), out.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
+    return out;
+  };
+  const auto is_same = [](const tensor_spec* a, const tensor_spec* b) { return *a == *b; };
+  if (one.size() != other.size() || !std::ranges::equal(sorted(one), sorted(other), is_same)) return {};
+  return "; both have the same tensors in another order: add them in one order, for example sorted by name";
+}
 }  // namespace layout_detail
 
 TENSORHUB_DECL std::string first_difference(const layout& own, const layout& other,
@@ -197,7 +213,7 @@ TENSORHUB_DECL std::string first_difference(const layout& own, const layout& oth
     if (is_in_both && ours[i] == theirs[i]) continue;
     std::string out = "tensor " + std::to_string(i) + ": " + differ(text(ours, i), text(theirs, i));
     if (is_in_both) out += layout_detail::hint_of_names(ours[i].name, theirs[i].name);
-    return out;
+    return out.append(layout_detail::hint_of_order(ours, theirs));
   }
   return {};
 }
