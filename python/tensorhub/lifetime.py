@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-__all__ = ["Closable", "InWithBlock"]
+__all__ = ["Closable", "InWithBlock", "is_ending"]
 
 _alive: weakref.WeakSet[Closable] = weakref.WeakSet()
 _ending: int | None = None
 """The thread in which the interpreter ends."""
+
+
+def is_ending() -> bool:
+    """The interpreter ends: what is in the compiled library is closed, or soon will be."""
+    return _ending is not None
 
 
 def _refuse_at_end(what: str) -> NoReturn:

@@ -35,8 +35,10 @@ from tensorhub.errors import (
     Replaced,
     SystemFailed,
     TimedOut,
+    Torn,
     told_of,
 )
+from tensorhub.lifetime import is_ending
 from tensorhub.reports import UpdateReport
 from tensorhub.workers import Options, Subscriber, shards_of_model
 
@@ -55,6 +57,9 @@ _MOST_SHARDS = 512
 _BACKLOG = 1024
 _MILLISECONDS = 500
 """Between two looks at what nobody tells."""
+_PAUSE = 0.02
+"""Seconds between two looks at who still holds what an update needs."""
+_MOST_NAMED = 20
 _LATE = 0.1
 """Seconds that a try has to say why it has timed out, before those that wait are told something less exact."""
 AnyWorker = TypeVar("AnyWorker", Subscriber, SharedCopy)
@@ -154,6 +159,8 @@ class _Shards:
                 self._close_workers()
                 raise
         copies = self._copies
+        if len(copies) > 1:  # a single one waits by itself, and not for a version that it may keep
+            self._wait_for_room(copies, trying)
         ends = _updated(copies, trying)
         failures = [each for each in ends if isinstance(each, BaseException)]
         if failures:
@@ -162,6 +169,28 @@ class _Shards:
                 self._close_workers()
             raise _cause_among(failures)
         return [each for each in ends if not isinstance(each, BaseException)]
+
+    def _wait_for_room(self, copies: list[SharedCopy], trying: _Try) -> None:
+        """Until nobody holds the memory that any of them needs: the server gives up on an update that only some begin.
+
+        What is free then stays free, since processes can begin to hold only what is live.
+        """
+        while True:
+            holders = sorted({each.process for copy in copies for each in copy.attached() if each.holds_previous})
+            left = trying.until - time.monotonic()
+            if not holders:
+                return
+            if trying.is_given_up:
+                raise Cancelled(f"nobody waits for version {trying.version} any more")
+            if left <= 0:
+                named, more = ", ".join(map(str, holders[:_MOST_NAMED])), len(holders) - _MOST_NAMED
+                raise TimedOut(
+                    f"the update needs the memory of the version before the live one, which processes {named}"
+                    f"{f' and {more} others' if more > 0 else ''} still hold: they must let go of it",
+                    model=self._given[1],
+                    version=trying.version,
+                )
+            time.sleep(min(_PAUSE, left))
 
     def interrupt(self) -> None:
         """Ends the call that runs, if it is not between two of its own."""
@@ -377,9 +406,10 @@ class Owner:
                 self._end(asker, {"failure": told_of(failure)})
 
     def _tell_end(self, ended: _Try) -> None:
-        if isinstance(ended.failure, Cancelled):
-            self._is_closed |= not ended.is_given_up  # else the interpreter ends
-            return
+        if ended.failure is not None:
+            self._is_closed |= is_ending()
+            if self._is_closed or ended.is_given_up or isinstance(ended.failure, Cancelled):
+                return  # what has failed was closed, or those that wait get another try
         told = ended.answer or {"failure": told_of(ended.failure), "alone": isinstance(ended.failure, NotShared)}
         for each in [each for each in self._askers.values() if each.version == ended.version]:
             if isinstance(ended.failure, TimedOut) and each.until > ended.until:
@@ -450,12 +480,7 @@ def _updated(copies: list[SharedCopy], trying: _Try) -> list[UpdateReport | Base
 
 def _cause_among(failures: list[BaseException]) -> BaseException:
     """The failure of which the others may be consequences: a shard that waits for the others fails with them."""
-
-    def rank(failure: BaseException) -> int:
-        waits = "other shards" in getattr(failure, "sentence", "")
-        return 2 * isinstance(failure, GroupFailed) + isinstance(failure, TimedOut) + waits
-
-    return min(failures, key=rank)
+    return min(failures, key=lambda each: 2 * isinstance(each, GroupFailed | Torn) + isinstance(each, TimedOut))
 
 
 def _hears(asker: _Asker) -> bool:

@@ -143,6 +143,53 @@ def scene(server: th.ReferenceServer) -> Iterator[Scene]:
     made.trainer.close()
 
 
+class Halves:
+    """A trainer with two shards, and processes of a machine, one of which still uses a view of version 1 of a shard."""
+
+    PATIENCE = 0.3
+    """Seconds that the server waits for the shards that do not call."""
+
+    def __init__(self, server: th.ReferenceServer) -> None:
+        name = f"test-{os.getpid()}-{os.urandom(4).hex()}"
+        self.trainers = [th.Publisher(server, "policy", "trainer-0", shard=(i, 2)) for i in range(2)]
+        self.weights = [np.zeros(1000) for _ in range(2)]
+        for i, each in enumerate(self.trainers):
+            each.add(f"w{i}", self.weights[i])
+        self.copies = [MachineCopy(server, "policy", f"rollout-{i}", name=name) for i in range(3)]
+        self.kept: dict[str, np.ndarray] = {}
+
+    def publish(self, version: int) -> None:
+        for each in self.trainers:
+            each.unpublish()
+        for weights in self.weights:
+            weights[:] = version
+        for each in self.trainers:
+            each.publish(version)
+
+    def keep(self, shard: int) -> tuple[MachineCopy, MachineCopy]:
+        """The owner, which has version 2 and is to receive 3, and one that has not asked yet."""
+        owner, other, third = self.copies
+        self.publish(1)
+        for each in (owner, other):
+            each.receive(1, timeout=60)
+        self.kept = {name: each for name, each in of(other).items() if name == f"w{shard}"}
+        other.let_go()
+        self.publish(2)
+        owner.receive(2, timeout=60)
+        self.publish(3)
+        return owner, third
+
+
+@pytest.fixture
+def halves() -> Iterator[Halves]:
+    with th.ReferenceServer(recovery_grace=0.1, group_timeout=Halves.PATIENCE) as server:
+        made = Halves(server)
+        yield made
+        made.kept.clear()
+        for each in (*made.copies, *made.trainers):
+            each.close()
+
+
 def of(copy: MachineCopy) -> dict[str, np.ndarray]:
     return {name: np.asarray(each) for name, each in copy.tensors()}
 
@@ -344,6 +391,103 @@ def test_a_view_is_right_for_as_long_as_it_is_kept(scene: Scene) -> None:
         owner.receive(version, timeout=60)
     with pytest.raises((th.Unavailable, th.TimedOut)):
         list(other.tensors())  # let go, and another version is live
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_view_of_one_shard_delays_the_update_of_all(halves: Halves, shard: int) -> None:
+    owner, _ = halves.keep(shard)
+    thread, out = in_thread(lambda: owner.receive(3, timeout=60))
+    time.sleep(4 * halves.PATIENCE)
+    halves.kept.clear()
+    thread.join(60)
+    assert [each.version for each in out[0]] == [3, 3]  # type: ignore[attr-defined]
+    assert all((each == 3).all() for each in of(owner).values())
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_who_keeps_a_view_of_one_shard_is_named(halves: Halves, shard: int) -> None:
+    owner, _ = halves.keep(shard)
+    with pytest.raises(th.TimedOut, match=f"which processes {os.getpid()} still hold") as e:
+        owner.receive(3, timeout=5 * halves.PATIENCE)
+    assert (e.value.model, e.value.version) == ("policy", 3)
+    assert (halves.kept[f"w{shard}"] == 1).all()
+    halves.kept.clear()
+    assert [each.kept for each in owner.receive(3, timeout=60)] == [False, False]
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_one_that_gives_up_while_a_view_is_kept_spoils_nothing(halves: Halves, shard: int) -> None:
+    owner, third = halves.keep(shard)
+    serving, copies = owner._owner, owner._copies
+    assert serving is not None
+    thread, out = in_thread(lambda: third.receive(3, timeout=60))
+    wait_for_a_try(owner)
+    time.sleep(halves.PATIENCE / 2)  # the server may have heard of it by now
+    third.close()
+    thread.join(60)
+    assert isinstance(out[0], th.Cancelled)
+    deadline = time.monotonic() + 60
+    while serving._trying is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    halves.kept.clear()
+    assert [each.kept for each in owner.receive(3, timeout=60)] == [False, False]
+    assert owner._owner is serving
+    assert serving.is_serving
+    assert owner._copies == copies
+
+
+def test_an_update_that_was_cancelled_for_nobody_here_is_made_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an earlier call, of which a shard hears late."""
+    scene.publish(1)
+    copy, update = scene.copy(), th.SharedCopy.update
+    failures = [th.Cancelled("the caller interrupted the update")] * 2
+
+    def is_cancelled(*given: Any, **options: Any) -> th.UpdateReport:
+        if failures:
+            raise failures.pop()
+        return update(*given, **options)
+
+    monkeypatch.setattr(th.SharedCopy, "update", is_cancelled)
+    copy.receive(1, timeout=60)
+    owner = copy._owner
+    assert owner is not None
+    assert owner.is_serving
+    assert not failures
+
+
+def test_how_a_try_has_ended_that_was_given_up_is_told_to_nobody(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.publish(1)
+    owner, early, late = scene.copy(), scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    may_fail, update = threading.Event(), th.SharedCopy.update
+
+    def fails_once(*given: Any, **options: Any) -> th.UpdateReport:
+        if may_fail.is_set():
+            return update(*given, **options)
+        may_fail.wait(60)
+        raise th.GroupFailed("another shard was interrupted")
+
+    monkeypatch.setattr(th.SharedCopy, "update", fails_once)
+    in_thread(lambda: early.receive(2, timeout=60))
+    wait_for_a_try(owner)
+    serving = owner._owner
+    assert serving is not None
+    trying = serving._trying
+    assert trying is not None
+    early.close()
+    deadline = time.monotonic() + 60
+    while not trying.is_given_up and time.monotonic() < deadline:
+        time.sleep(0.01)
+    thread, out = in_thread(lambda: late.receive(2, timeout=60))
+    while not any(each.version for each in list(serving._askers.values())) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    owner.let_go()
+    may_fail.set()
+    scene.publish(2)
+    thread.join(60)
+    assert [each.version for each in out[0]] == [2]  # type: ignore[attr-defined]
 
 
 def test_one_that_has_missed_versions_lets_go_of_its_own_when_it_asks(scene: Scene) -> None:
@@ -748,12 +892,21 @@ def test_a_process_that_may_not_attach_is_told_so(scene: Scene, monkeypatch: pyt
         scene.copy().receive(1, timeout=60)
 
 
-def test_the_failure_that_others_follow_from_is_the_one_that_is_told() -> None:
-    waits = th.TimedOut("the deadline passed while waiting for the other shards of the replica")
-    holds = th.TimedOut("version 3 needs the memory of 1, which processes 7 still hold")
-    for cause in (th.Corrupt("bytes do not match"), holds):
-        for failures in ([waits, cause, th.GroupFailed("another shard failed")], [cause, waits]):
-            assert machine_owner._cause_among(list(failures)) is cause
+@pytest.mark.parametrize(
+    "consequence",
+    [
+        th.GroupFailed("another shard of the replica failed"),
+        th.Torn("shard 1 of the replica did not call update()"),
+        th.TimedOut("the deadline passed while waiting for the other shards of the replica"),
+    ],
+)
+def test_the_failure_that_others_follow_from_is_the_one_that_is_told(consequence: th.Error) -> None:
+    cause = th.Corrupt("bytes do not match")
+    for failures in ([consequence, cause], [cause, consequence]):
+        assert machine_owner._cause_among(failures) is cause
+    waits = th.TimedOut("the deadline passed while waiting for the bytes")
+    if not isinstance(consequence, th.TimedOut):
+        assert machine_owner._cause_among([consequence, waits]) is waits
 
 
 @pytest.mark.parametrize(
