@@ -223,7 +223,8 @@ class Receiver(InWithBlock):
         self._model = model
         self._replica = replica
         self._options = options
-        self._asker = Subscriber(server, model, replica, **options)
+        self._asker = None if machine else Subscriber(server, model, replica, **options)
+        """Learns the layout, where this object receives for itself."""
         self._shards: list[Subscriber] = []
         self._layout: list[tuple[Subscriber, str]] = []
         self._is_closed = False
@@ -302,7 +303,8 @@ class Receiver(InWithBlock):
         """Ends it at once, and its call in another thread soon."""
         self._is_closed = True
         for each in [self._asker, *self._shards]:
-            each.close()
+            if each is not None:
+                each.close()
         if self._shared is not None:
             self._shared.close()
 
@@ -330,7 +332,10 @@ class Receiver(InWithBlock):
         return reports
 
     def _learn_layout(self, deadline: float) -> None:
-        count = shards_of_model(self._asker, self._model, deadline)
+        asker = self._asker = self._asker or Subscriber(self._server, self._model, self._replica, **self._options)
+        if self._is_closed:  # in another thread, which has not seen it
+            self.close()
+        count = shards_of_model(asker, self._model, deadline)
         layout = []
         with contextlib.ExitStack() as unfinished:
             shards = []
@@ -341,7 +346,7 @@ class Receiver(InWithBlock):
                 unfinished.callback(shard.close)
                 shards.append(shard)
             for index, shard in enumerate(shards):
-                for tensor in self._asker.describe_model(index, max(0.0, deadline - time.monotonic())):
+                for tensor in asker.describe_model(index, max(0.0, deadline - time.monotonic())):
                     shard.allocate(tensor.name, tensor.shape, tensor.dtype)
                     layout.append((shard, tensor.name))
             unfinished.pop_all()

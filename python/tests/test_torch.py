@@ -523,6 +523,7 @@ def test_receivers_that_cannot_share_have_copies_of_their_own(
 def test_receivers_of_a_machine_share_a_copy(server: th.ReferenceServer) -> None:
     arena, name = ArenaPublisher(server, "m", "t", LAYOUT), f"test-{os.getpid()}-{os.urandom(4).hex()}"
     receivers = [Receiver(server, "m", f"r{i}", machine=name) for i in range(2)]
+    assert [each._asker for each in receivers] == [None, None], "none has a worker of its own, with its ports"
     with pytest.raises(th.NotFound, match="no version"):
         list(receivers[0].tensors())
     for version in (1, 2, 3):
