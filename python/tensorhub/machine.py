@@ -311,7 +311,7 @@ class MachineCopy(InWithBlock):
             if isinstance(e, OSError) and e.errno == errno.EADDRINUSE:
                 return
             raise SystemFailed(f"no owner of the machine's copy '{self._name}': {e}", model=self._model) from None
-        weakref.finalize(self, owner.close).atexit = False
+        weakref.finalize(self, owner.end).atexit = False
         if self._is_closed:  # in another thread, which has not seen it
             owner.close()
 

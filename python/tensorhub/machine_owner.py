@@ -112,7 +112,8 @@ class _Shards:
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, options: Options) -> None:
         self._given = (server, model, replica)
         self._options = options
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Its holder may collect garbage, and with that close this."""
         self._workers: list[Subscriber | SharedCopy] = []
         """All that are not closed; guarded by `_lock`, as the next."""
         self._is_closed = False
@@ -228,8 +229,8 @@ class _Shards:
 
     def _added(self, worker: AnyWorker) -> AnyWorker:
         with self._lock:
+            self._workers.append(worker)
             if not self._is_closed:
-                self._workers.append(worker)
                 return worker
         worker.close()
         raise Cancelled("the process that receives for this machine ends")
@@ -277,13 +278,17 @@ class Owner:
         """Askers get answers."""
         return self._thread.is_alive() and not self._is_closed
 
-    def close(self) -> None:
-        """Ends it at once; waiting askers are disconnected, and the name is free."""
+    def end(self) -> None:
+        """Begins to close it. Waits for no thread: one that collects garbage may have what they wait for."""
         if self._process != os.getpid():
             return
         self._is_closed = True
         self._shards.close()
         self._wake()
+
+    def close(self) -> None:
+        """Ends it at once; waiting askers are disconnected, and the name is free."""
+        self.end()
         if threading.current_thread() is not self._thread:  # where an object is collected
             self._thread.join(10)
 

@@ -700,6 +700,32 @@ def test_what_is_here_needs_no_server(scene: Scene) -> None:
     assert (of(second)["a"] == scene.weights["a"]).all()
 
 
+def test_an_object_that_is_collected_where_the_owner_s_lock_is_held_ends_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a collection of garbage does, which may begin anywhere."""
+    scene.publish(1)
+    copy = scene.copy()
+    copy.receive(1, timeout=60)
+    owner = copy._owner
+    assert owner is not None
+    joins: list[object] = []
+    monkeypatch.setattr(owner._thread, "join", joins.append)
+    copy.let_go()
+    last = [scene.copies.pop()]
+    del copy
+
+    def collects() -> bool:
+        with owner._shards._lock:
+            last.clear()
+            return owner._is_closed
+
+    thread, out = in_thread(collects)
+    thread.join(20)
+    assert out == [True]
+    assert not joins, "a thread that has the lock waits for one that needs it"
+
+
 def test_one_whose_time_is_up_first_is_told_why(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_GRACE", 30.0)
     scene.publish(1)
