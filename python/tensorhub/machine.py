@@ -252,7 +252,8 @@ class MachineCopy(InWithBlock):
     def _send_ask(self, version: int, deadline: float) -> socket.socket:
         while True:
             connection = self._connection or self._connect(deadline)
-            seconds = 0.95 * max(0.0, deadline - time.monotonic())  # so that it has time to say why not
+            left = max(0.0, deadline - time.monotonic())
+            seconds = left - min(0.05 * left, _GRACE)  # so that it has time to say why not
             try:
                 connection.send(json.dumps({"protocol": PROTOCOL, "version": version, "seconds": seconds}).encode())
             except OSError:

@@ -32,6 +32,7 @@ from tensorhub.errors import (
     Error,
     GroupFailed,
     LayoutMismatch,
+    NotFound,
     Replaced,
     SystemFailed,
     TimedOut,
@@ -417,7 +418,7 @@ class Owner:
                 return  # what has failed was closed, or those that wait get another try
         told = ended.answer or {"failure": told_of(ended.failure), "alone": isinstance(ended.failure, NotShared)}
         for each in [each for each in self._askers.values() if each.version == ended.version]:
-            if isinstance(ended.failure, TimedOut) and each.until > ended.until:
+            if isinstance(ended.failure, NotFound | TimedOut) and each.until > ended.until:
                 continue  # it came later, and has time for another try
             if ended.is_absent:
                 each.needs_update = True

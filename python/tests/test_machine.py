@@ -726,6 +726,29 @@ def test_an_object_that_is_collected_where_the_owner_s_lock_is_held_ends_it(
     assert not joins, "a thread that has the lock waits for one that needs it"
 
 
+def test_one_with_more_time_is_not_told_that_a_model_is_not_there_yet(scene: Scene) -> None:
+    hasty, patient = scene.copy(), scene.copy()
+    first, told = in_thread(lambda: hasty.receive(1, timeout=2))
+    wait_for_a_try(hasty)
+    second, got = in_thread(lambda: patient.receive(1, timeout=60))
+    first.join(60)
+    assert isinstance(told[0], th.NotFound)
+    scene.publish(1)
+    second.join(60)
+    assert [each.version for each in got[0]] == [1]  # type: ignore[attr-defined]
+
+
+def test_an_owner_is_told_of_nearly_all_the_time_there_is(scene: Scene) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as owner:
+        owner.bind(scene.copy()._address)
+        owner.listen()
+        owner.settimeout(60)
+        thread, _ = in_thread(lambda: scene.copies[0].receive(1, timeout=600))
+        with owner.accept()[0] as connection:
+            assert 600 > json.loads(connection.recv(1 << 17))["seconds"] > 590
+    thread.join(60)
+
+
 def test_one_whose_time_is_up_first_is_told_why(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_GRACE", 30.0)
     scene.publish(1)
