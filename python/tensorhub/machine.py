@@ -150,6 +150,9 @@ class MachineCopy(InWithBlock):
             told = self._ask(version, deadline)
             try:
                 self._attach(str(told["copies"]), len(told["reports"]))
+                if not self._attached or len(self._attached) != len(told["reports"]):
+                    why = f"process {self._owner_process} has told of no copy of each shard, so it ends: receive again"
+                    raise Disconnected(why, model=self._model, version=version)
                 self._held = self._hold(version)
             except Refused as e:  # in a user namespace where this user has no number of its own
                 raise NotShared(e.sentence, model=self._model, version=version) from None
@@ -322,7 +325,7 @@ class MachineCopy(InWithBlock):
             namespace = os.stat("/proc/self/ns/user").st_ino  # in another one this user has another number, or none
         except OSError:
             namespace = 0
-        return f"\0tensorhub-machine-1/{namespace}/{os.geteuid()}/{self._alone or self._name}"
+        return f"\0tensorhub-machine/{namespace}/{os.geteuid()}/{self._alone or self._name}"
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -346,7 +349,7 @@ class MachineCopy(InWithBlock):
             attached, self._attached, self._copies, self.version = self._attached, [], "", 0
             for each in attached:
                 each.close()
-            self._attached = [AttachedCopy(f"{copies}.{shard}", _PATIENCE) for shard in range(count)]
+            self._attached = [AttachedCopy(f"{copies}.{i}", _PATIENCE) for i in range(count if copies else 0)]
             self._copies = copies
 
     def _hold(self, version: int) -> list[HeldCopy]:
@@ -367,8 +370,8 @@ def warn_of_own_memory(model: str, why: str) -> None:
 
 def _report_told(told: dict[str, Any]) -> UpdateReport:
     """By an owner whose release may have other fields."""
-    names = [each.name for each in dataclasses.fields(UpdateReport) if each.name != "sources"]
-    return UpdateReport(**{name: told.get(name, 0) for name in names}, sources=())
+    names = {each.name for each in dataclasses.fields(UpdateReport)} & told.keys()
+    return UpdateReport(**{name: told[name] for name in names})
 
 
 def _in_child() -> None:

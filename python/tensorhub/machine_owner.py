@@ -1,12 +1,12 @@
 """The process that receives for a machine: it has the copies (machine.py), and answers those that ask for versions.
 
-Each asks by one message of JSON, {"protocol": 1, "version": 7, "seconds": 60.0}, and gets one:
+Each asks by one message of JSON, {"version": 7, "seconds": 60.0}, and gets one:
 
-    {"protocol": 1, "copies": "...", "reports": [...]} or {"protocol": 1, "failure": {...}, "alone": false}
+    {"copies": "...", "reports": [...]} or {"failure": {...}, "alone": false}
 
-perhaps after some {"protocol": 1, "over": "..."}, which name copies that are no more. Versions are received when
-somebody asks, whoever it is, and not when the owner's own process does: ranks need not ask in step, and one that comes
-late finds what is there.
+perhaps after some {"over": "..."}, which name copies that are no more. All of them have a "protocol", too. Versions are
+received when somebody asks, whoever it is, and not when the owner's own process does: ranks need not ask in step, and
+one that comes late finds what is there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tensorhub.copies import SharedCopy
 from tensorhub.errors import (
@@ -40,12 +40,12 @@ from tensorhub.errors import (
     told_of,
 )
 from tensorhub.lifetime import is_ending
-from tensorhub.reports import UpdateReport
 from tensorhub.workers import Options, Subscriber, shards_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tensorhub.reports import UpdateReport
     from tensorhub.server import ReferenceServer
 
 __all__ = ["LARGEST_MESSAGE", "PROTOCOL", "NotShared", "Owner", "peer_of"]
@@ -61,6 +61,8 @@ _MILLISECONDS = 500
 _PAUSE = 0.02
 """Seconds between two looks at who still holds what an update needs."""
 _MOST_NAMED = 20
+_SILENCE = 1.0
+"""Seconds after which a server that does not answer counts as gone."""
 _LATE = 0.1
 """Seconds that a try has to say why it has timed out, before those that wait are told something less exact."""
 AnyWorker = TypeVar("AnyWorker", Subscriber, SharedCopy)
@@ -104,10 +106,22 @@ class _Try:
         return self.is_absent or self.answer is not None or self.failure is not None
 
 
+class _Copies(NamedTuple):
+    """Of all shards of the model."""
+
+    name: str = ""
+    """What processes attach to: this, a dot, and the number of the shard."""
+    shards: tuple[SharedCopy, ...] = ()
+
+    def told(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        """The answer to those that ask for what they have."""
+        return {"copies": self.name, "reports": reports}
+
+
 class _Shards:
     """The copies of all shards of the model, which the first call makes.
 
-    One call at a time, but for `version`, `has`, `interrupt` and `close`.
+    One call at a time, but for `version`, `find`, `interrupt` and `close`.
     """
 
     def __init__(self, server: str | ReferenceServer, model: str, replica: str, options: Options) -> None:
@@ -118,61 +132,68 @@ class _Shards:
         self._workers: list[Subscriber | SharedCopy] = []
         """All that are not closed; guarded by `_lock`, as the next."""
         self._is_closed = False
-        self._copies: list[SharedCopy] = []
-        self.name = ""
-        """What processes attach to: this, a dot, and the number of the shard."""
+        self.copies = _Copies()
 
     @property
     def version(self) -> int:
         """What all copies have; zero: nothing."""
         try:
-            held = {each.held_version for each in self._copies}
+            held = {each.held_version for each in self.copies.shards}
         except Error:  # they are closed meanwhile
             return 0
         return held.pop() if len(held) == 1 else 0
 
-    def has(self, version: int, seconds: float) -> list[UpdateReport]:
-        """A report for each shard, if it is here, and was not withdrawn since; else none.
+    def find(self, trying: _Try) -> dict[str, Any] | None:
+        """The answer, if the version is here, and was not withdrawn since.
 
-        If the server does not answer, what is here counts.
+        What is here counts, too, if the server is silent; `TimedOut` if the time is too short to tell.
         """
-        copies = self._copies
-        if not copies or self.version != version:
-            return []
+        copies, version = self.copies, trying.version
+        if not copies.shards or self.version != version:
+            return None
         _, model, replica = self._given
+        seconds = min(_SILENCE, max(0.0, trying.until - time.monotonic()) / 2)
         is_known = False
         try:
-            for known in copies[0].models(model, seconds):
+            for known in copies.shards[0].models(model, seconds):
                 is_known = any(
                     each.version == version and each.name.partition("@")[0] == replica for each in known.replicas
                 )
         except (Disconnected, TimedOut):
+            if seconds < _SILENCE:
+                why = f"the time was up before the server had said whether version {version}, which is here, is valid"
+                raise TimedOut(why, model=model, version=version) from None
             is_known = True
         except Error:  # they are closed meanwhile
             pass
-        return [_kept(version) for _ in copies] if is_known and self._copies is copies else []
+        if not is_known or self.copies is not copies:
+            return None
+        return copies.told([{"version": version, "kept": True}] * len(copies.shards))
 
-    def receive(self, trying: _Try) -> list[UpdateReport]:
-        """A report for each shard."""
-        if not self._copies:
+    def receive(self, trying: _Try) -> dict[str, Any]:
+        """The answer, when the version is here."""
+        if not self.copies.shards:
             try:
                 self._make(trying)
             except BaseException:
                 self._close_workers()
                 raise
-        copies = self._copies
-        if len(copies) > 1:  # a single one waits by itself, and not for a version that it may keep
-            self._wait_for_room(copies, trying)
-        ends = _updated(copies, trying)
+        copies = self.copies
+        if len(copies.shards) > 1:  # a single one waits by itself, and not for a version that it may keep
+            self._wait_for_room(copies.shards, trying)
+        ends = _updated(copies.shards, trying)
         failures = [each for each in ends if isinstance(each, BaseException)]
         if failures:
             # Shards of which some have flipped, a worker whose place is taken, and another layout need new copies.
             if len(failures) < len(ends) or any(isinstance(each, Replaced | LayoutMismatch) for each in failures):
                 self._close_workers()
             raise _cause_among(failures)
-        return [each for each in ends if not isinstance(each, BaseException)]
+        reports = [dataclasses.asdict(each) for each in ends if not isinstance(each, BaseException)]
+        for each in reports:
+            del each["sources"]  # of a large fleet they would be too long
+        return copies.told(reports)
 
-    def _wait_for_room(self, copies: list[SharedCopy], trying: _Try) -> None:
+    def _wait_for_room(self, copies: tuple[SharedCopy, ...], trying: _Try) -> None:
         """Until nobody holds the memory that any of them needs: the server gives up on an update that only some begin.
 
         What is free then stays free, since processes can begin to hold only what is live.
@@ -226,7 +247,7 @@ class _Shards:
             for each in tensors:
                 copies[-1].declare(each.name, each.shape, each.dtype)
         asker.close()
-        self.name, self._copies = name, copies
+        self.copies = _Copies(name, tuple(copies))
 
     def _added(self, worker: AnyWorker) -> AnyWorker:
         with self._lock:
@@ -237,7 +258,7 @@ class _Shards:
         raise Cancelled("the process that receives for this machine ends")
 
     def _close_workers(self) -> None:
-        self._copies, self.name = [], ""
+        self.copies = _Copies()
         with self._lock:
             workers, self._workers = self._workers, []
         for each in workers:
@@ -348,7 +369,7 @@ class Owner:
         waiting = [each for each in self._askers.values() if each.version]
         finding = [each for each in waiting if each.version == here and not each.needs_update]
         if finding and self._finding is None:
-            until = min(each.until for each in finding)
+            until = max(each.until for each in finding)
             self._finding = self._begun(self._find, _Try(here, until))
         version = min((each.version for each in waiting if each not in finding), default=0)
         if self._trying is not None:
@@ -375,19 +396,11 @@ class Owner:
         return trying
 
     def _receive(self, trying: _Try) -> None:
-        trying.answer = self._told(self._shards.receive(trying))
+        trying.answer = self._shards.receive(trying)
 
     def _find(self, trying: _Try) -> None:
-        found = self._shards.has(trying.version, min(1.0, max(0.0, trying.until - time.monotonic()) / 2))
-        if found:
-            trying.answer = self._told(found)
-        trying.is_absent = not found
-
-    def _told(self, reports: list[UpdateReport]) -> dict[str, Any]:
-        told = [dataclasses.asdict(each) for each in reports]
-        for each in told:
-            del each["sources"]  # of a large fleet they would be too long
-        return {"copies": self._shards.name, "reports": told}
+        trying.answer = self._shards.find(trying)
+        trying.is_absent = trying.answer is None
 
     def _wake(self) -> None:
         with suppress(OSError):  # it is awake, or has ended
@@ -401,8 +414,8 @@ class Owner:
             self._tell_end(found)
         if ended is not None and ended.has_ended:
             self._trying = None
-            if self._shards.name != self._shown:
-                over, self._shown = self._shown, self._shards.name
+            if self._shards.copies.name != self._shown:
+                over, self._shown = self._shown, self._shards.copies.name
                 for asker in list(self._askers.values()) if over else ():
                     self._send(asker, {"over": over})
             self._tell_end(ended)
@@ -451,22 +464,7 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return process, user
 
 
-def _kept(version: int) -> UpdateReport:
-    """Of a version that is here already."""
-    return UpdateReport(
-        version=version,
-        kept=True,
-        lost=False,
-        bytes=0,
-        unchanged_bytes=0,
-        seconds=0.0,
-        wait_seconds=0.0,
-        pull_seconds=0.0,
-        sources=(),
-    )
-
-
-def _updated(copies: list[SharedCopy], trying: _Try) -> list[UpdateReport | BaseException]:
+def _updated(copies: tuple[SharedCopy, ...], trying: _Try) -> list[UpdateReport | BaseException]:
     """How each has ended. Shards of one replica are updated at the same time."""
     ends: list[UpdateReport | BaseException] = [Cancelled("this shard's thread has ended") for _ in copies]
 

@@ -89,19 +89,19 @@ class UpdateReport:
     """What an `update` or a `stage` did."""
 
     version: int
-    kept: bool
+    kept: bool = False
     """Was held already: nothing was read."""
-    lost: bool
+    lost: bool = False
     """What was overwritten was the last reliable copy of a retained version, and nobody could take it."""
-    bytes: int
+    bytes: int = 0
     """That were read."""
-    seconds: float
+    seconds: float = 0.0
     """The whole call."""
-    wait_seconds: float
+    wait_seconds: float = 0.0
     """Until the transfer began: a version, the server, own old readers."""
-    pull_seconds: float
+    pull_seconds: float = 0.0
     """From the first connection to the last confirmed chunk."""
-    sources: tuple[Source, ...]
+    sources: tuple[Source, ...] = ()
     unchanged_bytes: int = 0
     """Of the version, those that were here already, from an earlier one or from an update that was broken off."""
 

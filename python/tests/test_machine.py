@@ -749,6 +749,70 @@ def test_an_owner_is_told_of_nearly_all_the_time_there_is(scene: Scene) -> None:
     thread.join(60)
 
 
+def test_the_silence_of_a_server_is_believed_by_those_alone_that_have_time_to_ask(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.publish(1)
+    owner, hasty, patient = scene.copy(), scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    models, asked = th.SharedCopy.models, threading.Event()
+
+    def answers_late(copy: th.SharedCopy, model: str, seconds: float) -> list[th.Model]:
+        asked.set()
+        if seconds < 1:
+            time.sleep(seconds)
+            raise th.TimedOut("the deadline passed while waiting for an answer of the reference server")
+        return [dataclasses.replace(each, replicas=()) for each in models(copy, model, seconds)]  # it is withdrawn
+
+    monkeypatch.setattr(th.SharedCopy, "models", answers_late)
+    update = th.SharedCopy.update
+    updated: list[object] = []
+    monkeypatch.setattr(th.SharedCopy, "update", lambda *a, **b: updated.append(a) or update(*a, **b))
+    first, told = in_thread(lambda: hasty.receive(1, timeout=1))
+    assert asked.wait(60)
+    patient.receive(1, timeout=60)
+    first.join(60)
+    assert updated, "the one that has time has asked, and was told that it is here no more"
+    assert isinstance(told[0], th.TimedOut)
+
+
+@pytest.mark.parametrize("wrong", [{"copies": ""}, {"reports": []}])
+def test_an_answer_without_copies_for_all_shards_is_asked_for_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any]
+) -> None:
+    scene.publish(1)
+    owner, other = scene.copy(), scene.copy()
+    owner.receive(1, timeout=60)
+    ask, wrongs = MachineCopy._ask, [wrong]
+
+    def answers_wrongly_once(*given: Any) -> dict[str, Any]:
+        return {**ask(*given), **(wrongs.pop() if wrongs else {})}
+
+    monkeypatch.setattr(MachineCopy, "_ask", answers_wrongly_once)
+    assert len(other.receive(1, timeout=60)) == 1
+    assert (of(other)["a"] == scene.weights["a"]).all()
+
+
+def test_copies_that_are_closed_meanwhile_are_named_as_those_that_were_updated(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.publish(1)
+    updated = machine_owner._updated
+    shards = machine_owner._Shards(scene.server, "policy", "rollout-0", {})
+    names = []
+
+    def closes(*given: Any) -> Any:
+        ends = updated(*given)
+        names.append(shards.copies.name)
+        shards.close()
+        return ends
+
+    monkeypatch.setattr(machine_owner, "_updated", closes)
+    answer = shards.receive(machine_owner._Try(1, time.monotonic() + 60))
+    assert answer["copies"] == names[0] != ""
+    assert shards.copies.name == ""
+
+
 def test_one_whose_time_is_up_first_is_told_why(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_GRACE", 30.0)
     scene.publish(1)
