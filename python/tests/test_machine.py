@@ -209,10 +209,20 @@ def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object
     return thread, out
 
 
-def wait_for_a_try(owner: MachineCopy) -> None:
+def wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while (owner._owner is None or owner._owner._trying is None) and time.monotonic() < deadline:
+    while not is_so() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def wait_for_a_try(owner: MachineCopy) -> None:
+    wait_until(lambda: owner._owner is not None and owner._owner._trying is not None)
+
+
+def wait_for_askers(owner: MachineCopy, count: int) -> None:
+    serving = owner._owner
+    assert serving is not None
+    wait_until(lambda: sum(each.version > 0 for each in list(serving._askers.values())) == count)
 
 
 def test_four_processes_have_one_copy_and_one_place_in_the_hub(scene: Scene) -> None:
@@ -426,9 +436,7 @@ def test_one_that_gives_up_while_a_view_is_kept_spoils_nothing(halves: Halves, s
     third.close()
     thread.join(60)
     assert isinstance(out[0], th.Cancelled)
-    deadline = time.monotonic() + 60
-    while serving._trying is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: serving._trying is None)
     halves.kept.clear()
     assert [each.kept for each in owner.receive(3, timeout=60)] == [False, False]
     assert owner._owner is serving
@@ -477,12 +485,9 @@ def test_how_a_try_has_ended_that_was_given_up_is_told_to_nobody(scene: Scene, m
     trying = serving._trying
     assert trying is not None
     early.close()
-    deadline = time.monotonic() + 60
-    while not trying.is_given_up and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: trying.is_given_up)
     thread, out = in_thread(lambda: late.receive(2, timeout=60))
-    while not any(each.version for each in list(serving._askers.values())) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for_askers(owner, 1)
     owner.let_go()
     may_fail.set()
     scene.publish(2)
@@ -726,15 +731,28 @@ def test_an_object_that_is_collected_where_the_owner_s_lock_is_held_ends_it(
     assert not joins, "a thread that has the lock waits for one that needs it"
 
 
-def test_one_with_more_time_is_not_told_that_a_model_is_not_there_yet(scene: Scene) -> None:
-    hasty, patient = scene.copy(), scene.copy()
-    first, told = in_thread(lambda: hasty.receive(1, timeout=2))
-    wait_for_a_try(hasty)
-    second, got = in_thread(lambda: patient.receive(1, timeout=60))
-    first.join(60)
-    assert isinstance(told[0], th.NotFound)
+def test_one_with_more_time_is_not_told_that_a_model_is_not_there_yet(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene.publish(1)
-    second.join(60)
+    hasty, patient = scene.copy(), scene.copy()
+    shards_of_model, may_end = machine_owner.shards_of_model, threading.Event()
+
+    def is_not_there_at_first(*given: Any) -> int:
+        if may_end.is_set():
+            return shards_of_model(*given)
+        may_end.wait(60)
+        raise th.NotFound("no version of model 'policy' has been published")
+
+    monkeypatch.setattr(machine_owner, "shards_of_model", is_not_there_at_first)
+    first, told = in_thread(lambda: hasty.receive(1, timeout=60))
+    wait_for_a_try(hasty)
+    second, got = in_thread(lambda: patient.receive(1, timeout=90))
+    wait_for_askers(hasty, 2)
+    may_end.set()
+    for each in (first, second):
+        each.join(60)
+    assert isinstance(told[0], th.NotFound)
     assert [each.version for each in got[0]] == [1]  # type: ignore[attr-defined]
 
 
