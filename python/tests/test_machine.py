@@ -465,6 +465,22 @@ def test_an_update_that_was_cancelled_for_nobody_here_is_made_again(
     assert not failures
 
 
+def test_what_fails_while_the_interpreter_ends_is_the_end_of_the_owner(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.publish(1)
+    copy = scene.copy()
+    copy.receive(1, timeout=60)
+    monkeypatch.setattr(machine_owner, "is_ending", lambda: True)
+
+    def fails(*_given: Any, **_options: Any) -> None:
+        raise th.SystemFailed("can't start new thread at interpreter shutdown")
+
+    monkeypatch.setattr(th.SharedCopy, "update", fails)
+    with pytest.raises(th.Disconnected):
+        copy.receive(2, timeout=60)
+
+
 def test_how_a_try_has_ended_that_was_given_up_is_told_to_nobody(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.publish(1)
     owner, early, late = scene.copy(), scene.copy(), scene.copy()
@@ -765,6 +781,21 @@ def test_an_owner_is_told_of_nearly_all_the_time_there_is(scene: Scene) -> None:
         with owner.accept()[0] as connection:
             assert 600 > json.loads(connection.recv(1 << 17))["seconds"] > 590
     thread.join(60)
+
+
+def test_a_worker_that_is_made_while_its_owner_is_collected_is_closed(scene: Scene) -> None:
+    shards = machine_owner._Shards(scene.server, "policy", "rollout-0", {})
+
+    class Collects(list[Any]):
+        def append(self, each: Any) -> None:
+            shards.close()
+            super().append(each)
+
+    shards._workers = Collects()
+    worker = th.Subscriber(scene.server, "policy", "rollout-0")
+    with pytest.raises(th.Cancelled):
+        shards._added(worker)
+    assert worker.is_closed
 
 
 def test_the_silence_of_a_server_is_believed_by_those_alone_that_have_time_to_ask(
