@@ -191,6 +191,28 @@ TEST_CASE("libfabric: queues of shm whose names are taken are given other names"
   for (const auto& file : taken) std::filesystem::remove(file);
 }
 
+TEST_CASE("libfabric: reads bring their own bytes after a connection was closed in the middle of others") {
+  for (const std::string& provider : providers) {
+    CAPTURE(provider);
+    const fabric_source source{provider};
+    reader own{provider};
+    for (int round = 0; round < 40; ++round) {
+      own.connect(source.address);
+      own.post_all(source.region);
+      const auto until = std::chrono::steady_clock::now() + round % 16 * 100us;
+      std::array<completion, 16> done;
+      while (std::chrono::steady_clock::now() < until) static_cast<void>(own.queue.poll(done));
+      own.connect(source.address);
+      own.drain();
+      std::memset(own.target.data(), 1, region_bytes);
+      own.post_all(source.region);
+      CHECK(own.drain() == counts{{completion_status::ok, reads_at_once}});
+      const auto* const bytes = own.target.data();
+      REQUIRE(std::all_of(bytes, bytes + region_bytes, [](std::byte b) { return b == byte_of_source; }));
+    }
+  }
+}
+
 // Not over `shm`: a process that is killed while it holds one of the spin locks of shared memory leaves its
 // peers spinning in the provider (transports/libfabric/README.md).
 TEST_CASE("libfabric: a source killed in the middle of reads: each ends once, as ok or peer_lost") {

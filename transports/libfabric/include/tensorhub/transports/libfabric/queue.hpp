@@ -97,8 +97,8 @@ class endpoint_core {
   bool welcomed_ = false;
   bool connected_ = false;
 
-  unique_fid<::fid_cq> own_cq_{};  ///< for addressed endpoints: see `abandon`
-  addressed_endpoint fids_{};      ///< `peers` is empty for connected endpoints
+  unique_fid<::fid_cq> cq_{};  ///< its own: see `close_endpoint` and `abandon`
+  addressed_endpoint fids_{};  ///< `peers` is empty for connected endpoints
   ::fi_addr_t serving_address_ = FI_ADDR_UNSPEC;
   std::unique_ptr<endpoint_operations> operations_ = std::make_unique<endpoint_operations>();
   std::vector<posted_read*> waiting_;  ///< ring: reads that are not completely requested
@@ -203,7 +203,8 @@ class queue_core {
   [[nodiscard]] endpoint_core* find(const ::fid* which) noexcept;
 
   /// Closes the endpoint first, so that no byte arrives later; then takes the completions that had arrived,
-  /// and ends the other reads.
+  /// and ends the other reads. What the provider keeps for reads in flight belongs to the completion queue,
+  /// which is closed too: `tcp` of libfabric 1.17 would use it twice, for reads of other endpoints.
   void close_endpoint(endpoint_core& endpoint, completion_status why) noexcept;
 
   /// Keeps the endpoint of a silent peer until the process ends, because it can be neither closed nor
@@ -222,7 +223,6 @@ class queue_core {
   waiter waiter_;
   std::deque<std::unique_ptr<endpoint_operations>>
       closed_;  ///< declared before the queue that may point to it
-  unique_fid<::fid_cq> cq_;
   unique_fid<::fid_eq> eq_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
   std::size_t in_flight_ = 0;

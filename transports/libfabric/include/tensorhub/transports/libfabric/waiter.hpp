@@ -31,6 +31,8 @@ class waiter {
 
   /// `has_descriptor`: the queue was opened with FI_WAIT_FD.
   void watch(::fid& object, bool has_descriptor);
+  /// It is about to be closed.
+  void forget(const ::fid& object) noexcept;
 
   /// False: a queue already has an entry. Call it while no other thread drives the queues.
   [[nodiscard]] bool may_sleep() noexcept;

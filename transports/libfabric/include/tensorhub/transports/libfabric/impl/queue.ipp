@@ -34,7 +34,6 @@ TENSORHUB_DECL queue_core::queue_core(const provider& chosen, const libfabric_op
       advertised_host_{options.advertised_host},
       ledger_{depth},
       waiter_{chosen.fabric()},
-      cq_{open_cq(chosen.domain(), cq_entries, chosen.connected(), waiter_, chosen.description())},
       reads_(ledger_.depth()) {
   if (chosen.connected()) eq_ = open_eq(chosen.fabric(), waiter_, chosen.description());
   for (posted_read& each : reads_) free_.push_back(&each);
@@ -127,11 +126,13 @@ TENSORHUB_DECL void queue_core::connect_connected(endpoint_core& fresh, const pe
   if (info->dest_addr == nullptr) fail(provider_.description() + ": no memory");
   info->dest_addrlen = to.raw.bytes.size();
   std::memcpy(info->dest_addr, to.raw.bytes.data(), to.raw.bytes.size());
+  fresh.cq_ = open_cq(provider_.domain(), cq_entries, true, waiter_, provider_.description());
   ::fid_ep* opened = nullptr;
   check("no endpoint", ::fi_endpoint(provider_.domain(), info.get(), &opened, nullptr));
   fresh.fids_.endpoint.reset(opened);
   check("an endpoint takes no event queue", ::fi_ep_bind(opened, &eq_->fid, 0));
-  check("an endpoint takes no completion queue", ::fi_ep_bind(opened, &cq_->fid, FI_TRANSMIT | FI_RECV));
+  check("an endpoint takes no completion queue",
+        ::fi_ep_bind(opened, &fresh.cq_->fid, FI_TRANSMIT | FI_RECV));
   check("an endpoint cannot be enabled", ::fi_enable(opened));
   const auto result = ::fi_connect(opened, to.raw.bytes.data(), &greeting, hello_bytes);
   if (result != 0) fail(to.readable() + " cannot be connected to: " + reason(result));
@@ -143,8 +144,8 @@ TENSORHUB_DECL void queue_core::connect_connected(endpoint_core& fresh, const pe
 
 TENSORHUB_DECL void queue_core::connect_addressed(endpoint_core& fresh, const peer_address& to,
                                                   const hello& greeting, clock::time_point until) {
-  fresh.own_cq_ = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
-  fresh.fids_ = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(), fresh.own_cq_.get()};
+  fresh.cq_ = open_cq(provider_.domain(), cq_entries, false, waiter_, provider_.description());
+  fresh.fids_ = addressed_endpoint{provider_, provider_.domain(), provider_.own_info(), fresh.cq_.get()};
   fresh.fids_.own_address = advertised(std::move(fresh.fids_.own_address), advertised_host_);
   ::fid_ep* const own = fresh.fids_.endpoint.get();
   endpoint_operations& messages = *fresh.operations_;
@@ -225,13 +226,10 @@ TENSORHUB_DECL void queue_core::notify_goodbye(endpoint_core& endpoint) noexcept
 }
 
 TENSORHUB_DECL void queue_core::drive() noexcept {
-  if (provider_.connected()) {
-    read_cq(*cq_);
-    read_eq();
-  }
   for (const endpoint_core* each : endpoints_) {
-    if (each->own_cq_) read_cq(*each->own_cq_);
+    if (each->cq_) read_cq(*each->cq_);
   }
+  read_eq();
   const auto now = clock::now();
   ++first_pumped_;
   for (std::size_t i = 0; i < endpoints_.size(); ++i) {
@@ -404,9 +402,12 @@ TENSORHUB_DECL void queue_core::close_endpoint(endpoint_core& endpoint, completi
   const bool is_busy = endpoint.in_flight_ > 0 || (message_out != nullptr && message_out->busy);
   if (is_busy && provider_.crashes_on_close()) abandon(endpoint);
   endpoint.fids_.endpoint.reset();
-  read_cq(endpoint.own_cq_ ? *endpoint.own_cq_ : *cq_);
+  if (endpoint.cq_) {
+    read_cq(*endpoint.cq_);
+    waiter_.forget(endpoint.cq_->fid);
+  }
   endpoint.fids_.peers.reset();
-  endpoint.own_cq_.reset();
+  endpoint.cq_.reset();
   in_flight_ -= std::exchange(endpoint.in_flight_, 0);
   if (endpoint.operations_) {
     for (piece& each : endpoint.operations_->pieces) each.read = nullptr;
@@ -434,7 +435,7 @@ TENSORHUB_DECL void queue_core::abandon(endpoint_core& endpoint) noexcept {
   static auto* const kept =
       new std::list<remains>;  // never destroyed, so that leak checkers find the objects
   const remains left{endpoint.fids_.endpoint.release(), endpoint.fids_.peers.release(),
-                     endpoint.own_cq_.release(), endpoint.operations_.release()};
+                     endpoint.cq_.release(), endpoint.operations_.release()};
   try {
     const std::lock_guard lock{mutex};
     kept->push_back(left);

@@ -23,6 +23,14 @@ TENSORHUB_DECL void waiter::watch(::fid& object, bool has_descriptor) {
   polled_.resize(descriptors_.size() + 1);
 }
 
+TENSORHUB_DECL void waiter::forget(const ::fid& object) noexcept {
+  const auto found = std::find(objects_.begin(), objects_.end(), &object);
+  if (found == objects_.end()) return;
+  descriptors_.erase(descriptors_.begin() + (found - objects_.begin()));
+  objects_.erase(found);
+  polled_.resize(descriptors_.size() + 1);
+}
+
 TENSORHUB_DECL bool waiter::may_sleep() noexcept {
   return objects_.empty() ||
          ::fi_trywait(fabric_, objects_.data(), static_cast<int>(objects_.size())) == FI_SUCCESS;
