@@ -90,20 +90,27 @@ TEST_CASE("pull: what is waited for is checked first") {
 
 TEST_CASE("pull: memory that was given to something else is read at once, after sixteen checks") {
   constexpr std::uint64_t count = 100;
-  for (const bool one_is_right : {false, true}) {
+  struct of_checks {
+    chunk_index right_every;  ///< that chunk of so many is right
+    std::uint64_t checked;
+  };
+  for (const auto& [right_every, expected] :
+       {of_checks{count + 1, 16}, of_checks{10, 17}, of_checks{5, 19}, of_checks{4, count}}) {
+    CAPTURE(right_every);
     driver d{many_chunks(count), {}};
     holder source{d.shape, 1};
     std::vector<digest128> before;
     for (chunk_index i = 0; i < count; ++i) before.push_back(digest_of(i));
     d.core.assume(before);
     const channel_id channel = d.open(source);
-    std::uint64_t checked = 0;
+    std::uint64_t checked = 0, right = 0;
     for (auto chunk = d.core.next_check(); chunk; chunk = d.core.next_check(), ++checked) {
-      const bool is_right = one_is_right && *chunk == 7;
-      CHECK(d.core.checked(*chunk, is_right ? digest_of(7) : digest128{}, d.now) == !is_right);
+      const bool is_right = *chunk % right_every == right_every - 1;
+      right += is_right ? 1 : 0;
+      CHECK(d.core.checked(*chunk, is_right ? digest_of(*chunk) : digest128{}, d.now) == !is_right);
     }
-    CHECK(checked == (one_is_right ? count : 16));
-    CHECK(d.drain(channel, source).size() == (one_is_right ? count - 1 : count));
+    CHECK(checked == expected);
+    CHECK(d.drain(channel, source).size() == count - right);
     CHECK(d.core.done());
   }
 }

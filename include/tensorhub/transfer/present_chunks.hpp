@@ -61,13 +61,17 @@ class present_chunks {
     return std::span{unchecked_}.subspan(next_);
   }
 
-  void count_right(std::uint64_t bytes) noexcept { unchanged_bytes_ += bytes; }
+  void count_right(std::uint64_t bytes) noexcept {
+    ++right_;
+    unchanged_bytes_ += bytes;
+  }
   void count_wrong() noexcept {
     ++wrong_;
     is_touched_ = true;
   }
-  /// Sixteen checks were wrong and none was right: the memory has been given to something else.
-  [[nodiscard]] bool is_lost() const noexcept { return unchanged_bytes_ == 0 && wrong_ >= most_wrong; }
+  /// Sixteen checks were wrong, and four in five: the memory has been given to something else. (Some chunks
+  /// may be right by chance, such as those of zeros.)
+  [[nodiscard]] bool is_lost() const noexcept { return wrong_ >= most_wrong && wrong_ >= 4 * right_; }
   [[nodiscard]] std::uint64_t unchanged_bytes() const noexcept { return unchanged_bytes_; }
 
  private:
@@ -77,6 +81,7 @@ class present_chunks {
   std::vector<chunk_index> unchecked_;
   std::size_t next_ = 0;
   std::uint64_t unchanged_bytes_ = 0;
+  std::uint64_t right_ = 0;
   std::uint64_t wrong_ = 0;
   bool is_searched_ = false;
   bool is_touched_ = false;
