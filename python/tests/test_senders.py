@@ -7,7 +7,8 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import MagicMock
@@ -113,7 +114,7 @@ def sender_of(
         transfer = module.WeightTransfer("http://127.0.0.1:9", server=server, **options)
         monkeypatch.setattr(transfer, "_ask", lambda *_: {})
         return transfer, transfer.send_weights
-    fields = {each: options.pop(each) for each in ("overlap",) if each in options}
+    fields = {each: options.pop(each) for each in ("overlap", "version") if each in options}
     info = module.TrainerInfo(rank=rank, server=server, model="policy", senders=senders, options=options, **fields)
     source = MagicMock()
     source.metadata.return_value = [SimpleNamespace(name=each, dtype=np.dtype("f8"), shape=(4,)) for each in "wv"]
@@ -205,6 +206,18 @@ def test_a_sender_goes_back_to_a_checkpoint(
     assert (sender.version, rollout(2)) == (2, 40)
 
 
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_a_sender_that_goes_back_to_nothing_begins_with_the_first_version(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    sender, send = sender_of(adapter(ADAPTERS[name]), name, server.address, monkeypatch)
+    for value in (10, 20):
+        send(both_of(value).items())
+    sender.roll_back_to(0)
+    send(both_of(30).items())
+    assert sender.version == 1
+
+
 def test_a_sender_that_was_evicted_goes_back_to_a_checkpoint(
     server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,12 +256,14 @@ def test_a_key_that_may_not_publish_cannot_go_back(
 def test_a_rollout_that_may_not_publish_asks_for_the_number_of_several_senders(
     adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in NeMo-RL, where all workers ask before one of them begins."""
-    theirs, ours = th.make_keys(), th.make_keys()
-    rules = {ours[0]: "lookers may=read,look"}
+    """As in NeMo-RL, where all workers ask before one of them begins. An earlier trainer has not finished its first."""
+    theirs, ours, others = th.make_keys(), th.make_keys(), th.make_keys()
+    rules = {ours[0]: "lookers may=read,look", others[0]: "trainer"}
     with th.ReferenceServer(public_key=theirs[0], secret_key=theirs[1], allowed=rules, recovery_grace=0.1) as server:
         security, module = th.Security(theirs[0], *ours), adapter(ADAPTERS["hub_weights"])
         hub, _ = sender_of(module, "hub_weights", server.address, monkeypatch, senders=2, security=security)
+        for shard in ((0, 2), (1, 2)):
+            Arena(server, "policy", "trainer-0", shard=shard, security=th.Security(theirs[0], *others)).begin(1)
         assert hub.next_version() == 1
 
 
@@ -363,8 +378,7 @@ def test_a_version_of_which_one_sender_has_failed_is_never_offered(
         for sender, send in ranks:
             sender.version = last  # the frameworks of HubWeights tell all workers
             send(weights.items())
-        whole = last + 1 if name == "hub_weights" else 1  # vLLM's have asked the server
-        assert rollout.models("policy")[0].available == (whole,)
+        assert rollout.models("policy")[0].available == (last + 1,)
 
 
 def next_number(name: str, ranks: list[tuple[Any, Any]]) -> None:
@@ -431,6 +445,195 @@ def test_senders_of_vllm_get_the_same_number_though_rollouts_come_back_meanwhile
     assert others[0].models("policy")[0].available == (7, 8)
 
 
+def send_together(ranks: list[tuple[Any, Any]], value: float, failing: int | None = None) -> list[th.Error | None]:
+    """Each tensor is gathered by all ranks at once; what the sending of each has raised. One may fail at the end."""
+    barrier = threading.Barrier(len(ranks))
+
+    def gathered(rank: int) -> Iterator[tuple[str, np.ndarray]]:
+        for each in both_of(value).items():
+            barrier.wait(20)
+            yield each
+        if rank == failing:
+            raise th.SystemFailed("a rank has failed")
+
+    def sent(rank: int) -> th.Error | None:
+        try:
+            ranks[rank][1](gathered(rank))
+        except th.Error as e:
+            return e
+        return None
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(sent, range(len(ranks))))
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_what_is_not_all_back_is_not_withdrawn(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of a server that was started again: the list names no version, and one shard of a replica is there."""
+    module = adapter(ADAPTERS[name])
+
+    def come_back(shard: int) -> Arena:
+        other = Arena(server, "policy", "came-back", shard=(shard, 2))
+        other.put("wv"[shard], np.ones(4))
+        other.commit(7)
+        return other
+
+    monkeypatch.setattr(th.ServerClient, "roll_back_to", MagicMock(side_effect=AssertionError))
+    come_back(0)
+    ranks = [sender_of(module, name, server.address, monkeypatch, rank, 2) for rank in range(2)]
+    next_number(name, ranks)
+    other = come_back(1)
+    assert other.models("policy")[0].available == (7,)
+    if name == "hub_weights":  # the frameworks have told its number before the others were back
+        assert {type(each) for each in send_together(ranks, 10)} == {th.VersionConflict}
+        next_number(name, ranks)
+    assert send_together(ranks, 20) == [None, None]
+    assert other.models("policy")[0].available == (7, 8)
+
+
+def test_a_version_that_this_sender_has_sent_is_not_withdrawn(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the server's list names none."""
+    hub, send = sender_of(adapter(ADAPTERS["hub_weights"]), "hub_weights", server.address, monkeypatch)
+    with th.ServerClient(server) as client:
+        for value in (10, 20, 30):
+            send(both_of(value).items())
+        told = [replace(each, latest=0, available=()) for each in client.models("policy")]
+        with monkeypatch.context() as started_again:
+            started_again.setattr(th.ServerClient, "models", lambda *_: told)
+            with pytest.raises(th.VersionConflict):
+                hub.send(both_of(40).items(), 2, rank=0, ranks=1)
+        assert client.models("policy")[0].latest == 3
+
+
+@pytest.mark.parametrize("begins", ["new", "at a number", "back at a checkpoint"])
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("at", ["gathering", "commit"])
+def test_senders_of_vllm_stay_together_when_one_has_failed(
+    server: th.ReferenceServer,
+    adapter: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    begins: str,
+    failing: int,
+    at: str,
+) -> None:
+    """Nothing is rolled back: a model can be only so often."""
+    module = adapter(ADAPTERS["vllm"])
+    options = {"version": 0} if begins == "at a number" else {}
+    ranks = [sender_of(module, "vllm", server.address, monkeypatch, rank, 2, **options) for rank in range(2)]
+    for value in (1, 2):
+        assert send_together(ranks, value) == [None, None]
+    if begins == "back at a checkpoint":
+        for sender, _ in ranks:
+            sender.roll_back_to(1)
+        assert send_together(ranks, 2) == [None, None]
+    monkeypatch.setattr(th.ServerClient, "roll_back_to", MagicMock(side_effect=AssertionError))
+    with monkeypatch.context() as once:
+        if at == "commit":
+            broken = MagicMock(side_effect=th.GroupFailed("another shard has another version"))
+            once.setattr(Arena.made[failing], "commit", broken)
+        errors = send_together(ranks, 3, failing if at == "gathering" else None)
+        assert [each is not None for each in errors] == [failing == 0, failing == 1]
+    with th.ServerClient(server) as client:
+        for version in (4, 5):
+            assert send_together(ranks, version) == [None, None]
+            assert [each.version for each, _ in ranks] == [version, version]
+            assert client.models("policy")[0].available == (version,)
+
+
+@pytest.mark.parametrize("is_rolled_back", [False, True])
+def test_senders_of_vllm_do_not_go_below_the_number_that_they_were_given(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, is_rolled_back: bool
+) -> None:
+    """Though the server has never heard of it."""
+    options = {} if is_rolled_back else {"version": 5}
+    module = adapter(ADAPTERS["vllm"])
+    ranks = [sender_of(module, "vllm", server.address, monkeypatch, rank, 2, **options) for rank in range(2)]
+    if is_rolled_back:
+        assert send_together(ranks, 1) == [None, None]
+        for sender, _ in ranks:
+            sender.roll_back_to(5)
+    for version in (6, 7, 8):
+        assert send_together(ranks, version, failing=1) != [None, None]
+        assert [each.version for each, _ in ranks] == [version, version]
+    assert send_together(ranks, 9) == [None, None]
+    with th.ServerClient(server) as client:
+        assert client.models("policy")[0].available == (9,)
+
+
+@pytest.mark.parametrize(("before", "failures"), [(2, 0), (5, 0), (6, 2), (8, 0)])
+def test_senders_of_vllm_that_have_begun_apart_come_together(
+    server: th.ReferenceServer,
+    adapter: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    failures: int,
+) -> None:
+    """A rollout comes back with version 9 after rank 0 has asked. With 6, rank 0 takes the other's 9 for its own."""
+    module = adapter(ADAPTERS["vllm"])
+    monkeypatch.setattr(th.ServerClient, "roll_back_to", MagicMock(side_effect=AssertionError))
+    ranks = [sender_of(module, "vllm", server.address, monkeypatch, rank, 2, version=0) for rank in range(2)]
+    for value in (1, 2):
+        assert send_together(ranks, value) == [None, None]
+    others = [Arena(server, "policy", "came-back", shard=(i, 2)) for i in range(2)]
+    for name, other in zip("wv", others, strict=True):
+        other.put(name, np.ones(4))
+        other.commit(9)
+    latest = module.SenderArena.latest
+
+    def told(arena: Any) -> int:
+        return before if arena is ranks[0][0]._arena else int(latest(arena))
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(module.SenderArena, "latest", told)
+        assert send_together(ranks, 3) != [None, None]
+    tried = [each.version for each, _ in ranks]
+    assert tried[0] < tried[1]
+    for value in range(failures):
+        assert send_together(ranks, value) != [None, None]
+    for value in (4, 5):
+        assert send_together(ranks, value) == [None, None]
+        assert ranks[0][0].version == ranks[1][0].version > max(tried)
+        assert others[0].models("policy")[0].available == (9, ranks[0][0].version)
+
+
+@pytest.mark.parametrize("senders", [1, 2])
+def test_a_model_that_was_rolled_back_too_often_gets_higher_numbers(
+    server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, senders: int
+) -> None:
+    """What an earlier trainer has not finished cannot be withdrawn then."""
+    module = adapter(ADAPTERS["hub_weights"])
+
+    def started() -> list[tuple[Any, Callable[..., None]]]:
+        return [sender_of(module, "hub_weights", server.address, monkeypatch, i, senders) for i in range(senders)]
+
+    rollouts = [th.Subscriber(server, "policy", "rollout-0", shard=(i, senders)) for i in range(senders)]
+    for i, rollout in enumerate(rollouts):
+        rollout.add_all({each: np.zeros(4) for each in "wv"[i::senders]})
+    ranks = started()
+    next_number("hub_weights", ranks)
+    assert send_together(ranks, 10) == [None] * senders
+    for each in [rollout.update_async(1, timeout=20) for rollout in rollouts]:
+        each.wait(20)
+    Arena.made[0].begin(3)
+    for arena in Arena.made:
+        arena.close()
+    too_often = MagicMock(side_effect=th.LimitExceeded("the model was rolled back too often"))
+    monkeypatch.setattr(Arena, "roll_back_to", too_often)
+    monkeypatch.setattr(th.ServerClient, "roll_back_to", too_often)
+    ranks = started()
+    next_number("hub_weights", ranks)
+    assert any(send_together(ranks, 20))
+    next_number("hub_weights", ranks)
+    assert send_together(ranks, 30) == [None] * senders
+    assert [each.version for each, _ in ranks] == [3] * senders
+    for rollout in rollouts:
+        rollout.close()
+
+
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_a_sender_that_others_are_ahead_of_asks_for_its_number_again(
     server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, name: str
@@ -459,7 +662,7 @@ def test_a_sender_whose_group_has_another_number_asks_for_its_number_again(
             send(both_of(10).items())
     assert hub.has_lost_count
     send(both_of(20).items())
-    assert hub.version == 1
+    assert hub.version == 8
     assert not hub.has_lost_count
 
 

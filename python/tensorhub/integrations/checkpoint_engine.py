@@ -77,13 +77,14 @@ class HubWeights:
 
     @property
     def has_lost_count(self) -> bool:
-        """A version was refused since others are ahead of it: `next_version` asks the server."""
+        """A version was refused, or another rank has another one: `next_version` asks the server."""
         return self._arena.has_lost_count
 
     def next_version(self) -> int:
-        """The number after `version`; as long as there is none, after the latest that the server knows.
+        """The number after `version`; as long as there is none, after the latest that the server knows, or was tried.
 
-        None of the trainer's ranks may send meanwhile: of several `senders`, what was not finished is withdrawn.
+        None of the trainer's ranks may send meanwhile: of several `senders`, what an earlier trainer has not finished
+        is withdrawn, before this one sends for the first time.
         """
         return self._arena.after(self.version or None)
 

@@ -3,29 +3,35 @@
 A trainer that was started again has lost count of its versions, and rollouts may still hold some. It asks the server
 for the latest one and goes on after it, also where it has gone back to a checkpoint: no number means two things then.
 (Rollouts that are asked for a number while the trainer withdraws what was published under it before could get that.)
+
+A number that has failed is not tried again: the next one is higher. What is in the way of a number is withdrawn only if
+nobody can have received it, and a sender never goes back below a version that it knows to have been whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from tensorhub import _core
 from tensorhub.client import ServerClient
-from tensorhub.errors import Error, GroupFailed, NotFound, Refused, Replaced, VersionConflict
+from tensorhub.errors import Error, GroupFailed, LimitExceeded, NotFound, Refused, Replaced, VersionConflict
 from tensorhub.workers import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from tensorhub.reports import Model
     from tensorhub.torch import ArenaPublisher
     from tensorhub.workers import Options
 
 __all__ = ["SenderArena", "Share", "gathered_to_the_end"]
 
 _SECONDS_FOR_THE_SERVER = 5.0
+_logger = logging.getLogger("tensorhub")
 
 Each = TypeVar("Each")
 
@@ -81,8 +87,11 @@ class SenderArena:
         self._options = options
         self._senders = senders
         self._arena: ArenaPublisher | None = None
+        self._tried = 0
+        self.known = 0
+        """The latest version that was whole as far as this sender knows: the server may know less for a while."""
         self.has_lost_count = False
-        """A version was refused since others are ahead of it: the next number has to come from the server."""
+        """A version was refused, or another shard has another one: the server is asked for the next number."""
 
     def made(self) -> ArenaPublisher:
         """The arena; its options are checked when it is made."""
@@ -91,27 +100,46 @@ class SenderArena:
         return self._arena
 
     def latest(self) -> int:
-        """The latest version that the server knows of this model; zero: none.
+        """The latest version of this model that was whole, as far as the server or this sender knows; zero: none.
 
         A server that has just been started may wait 5 s for workers of an earlier one before it says so.
         """
-        with self._client() as client, contextlib.suppress(NotFound):
-            return max((each.latest for each in client.models(self._model)), default=0)
-        return 0
+        model = self._asked()
+        self.known = max(self.known, model.latest if model else 0)
+        return self.known
 
     def after(self, version: int | None) -> int:
-        """The number after `version`; None, or when the count was lost: after the latest that the server knows.
+        """The number after `version`; None, or when the count was lost: after all that is known, and was tried.
 
-        Of several senders one asks the server for all, before any of them begins: what they, or an earlier trainer,
-        have begun or committed in some shards alone is withdrawn then, and would be in the way of the others.
+        Of several senders one asks the server for all, before any of them begins: what an earlier trainer has begun,
+        or committed in some shards alone, is withdrawn then, and would be in the way of the others.
         """
         if version is None or self.has_lost_count:
-            version = self.latest()
-            if self._senders > 1:
-                with contextlib.suppress(Refused):  # one that may only read asks, too
-                    self.roll_back_to(version)
+            if self._senders > 1 and self._tried == 0:
+                self._withdraw_unfinished()
+            version = max(self.latest(), self._tried)
             self.has_lost_count = False
         return version + 1
+
+    def _withdraw_unfinished(self) -> None:
+        """Withdraws what was begun, or committed in some shards alone, after the latest version, if that is certain.
+
+        It is not while a replica lacks shards, as after a restart of the server: with them, it may hold a later one.
+        """
+        model = self._asked()
+        if model is None:
+            return
+        latest = self.known = max(self.known, model.latest)
+        for replica in model.replicas:
+            if replica.shards_joined < model.shards:
+                _logger.warning(
+                    "model '%s': replica '%s' has %d of its %d shards, and may hold a version after %d, so nothing is "
+                    "withdrawn; if a version is refused, wait until it has all of them, or call roll_back_to",
+                    *(self._model, replica.name, replica.shards_joined, model.shards, latest),
+                )
+                return
+        with contextlib.suppress(Refused, LimitExceeded):  # one that may only read asks, too
+            self.roll_back_to(latest)
 
     @contextlib.contextmanager
     def sending(self, version: int) -> Iterator[ArenaPublisher]:
@@ -121,10 +149,13 @@ class SenderArena:
         `Replaced` the next version gets another arena.
         """
         arena = self.made()
+        self._tried = max(self._tried, version)
         try:
             self._taking_its_place(arena, version, arena.begin)
             yield arena
             self._taking_its_place(arena, version, arena.commit)
+            if self._senders == 1:
+                self.known = version
         except Replaced:
             self.close()
             raise
@@ -151,24 +182,29 @@ class SenderArena:
         with self._client() as client, contextlib.suppress(NotFound):
             left = max(min(_SECONDS_FOR_THE_SERVER, timeout), until - time.monotonic())
             client.roll_back_to(self._model, version, left)
+        self._tried = self.known = version
         self.has_lost_count = False
 
     def _taking_its_place(self, arena: ArenaPublisher, version: int, call: Callable[[int], Any]) -> None:
         """Calls it; once more, if versions that nobody can have received were in the way and are withdrawn.
 
         Of those an earlier trainer, or another attempt of this one, has begun all shards or committed some. One of
-        several senders leaves them: it would withdraw what the others have begun, too.
+        several senders leaves them, since it would withdraw what the others have begun, too: its next number is higher.
         """
         try:
             call(version)
         except VersionConflict:
-            if self.latest() >= version:
-                self.has_lost_count = True
-                raise
-            if self._senders > 1:
+            self.has_lost_count = True
+            if self._senders > 1 or self.latest() >= version:
                 raise
             arena.roll_back_to(version - 1)
             call(version)
+
+    def _asked(self) -> Model | None:
+        """What the server knows of the model."""
+        with self._client() as client, contextlib.suppress(NotFound):
+            return client.models(self._model)[0]
+        return None
 
     def _client(self) -> ServerClient:
         given = self._options

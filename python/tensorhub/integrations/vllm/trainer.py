@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorHubTrainerWeightTransferEngine", "TrainerInfo"]
 
+_OUT_OF_STEP = 2
+
 
 @dataclass
 class TrainerInfo(TrainerInitInfo):
@@ -80,15 +82,19 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         others: Collection[str],
         version: int,
         *,
-        asks: bool = False,
+        shares: bool = False,
         overlap: bool = False,
         **base: Any,
     ) -> None:
-        """`arena`: of a sender. `others`: names of the tensors that other senders put. `asks`: each ask for numbers."""
+        """`arena`: of a sender. `others`: names of the tensors that other senders put. `shares`: there are some."""
         super().__init__(**base)
         self._arena = arena
         self._others = others
-        self._asks = asks
+        self._shares = shares
+        self._sends = 0
+        """Since `trainer_init` or `roll_back_to`; all ranks have the same number."""
+        self._failed = 0
+        """How many of the last versions did not become whole; `_OUT_OF_STEP`: others are ahead of them."""
         self._overlaps = overlap and self.is_sender
         self._has_sent = False
         self._is_shut_down = False
@@ -111,6 +117,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
             arena = SenderArena(
                 lambda: ArenaPublisher(*connect, layout, **options), *connect[:2], options, init_info.senders
             )
+            arena.known = version
             if init_info.version is None and init_info.is_sender:
                 version = arena.after(None) - 1
         whole = source.metadata()  # which may be a collective of all ranks
@@ -125,8 +132,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
                 {"server": init_info.server, "model": init_info.model, **(init_info.engine or {})}
             )
         given = {"client": client, "source": source, "is_sender": init_info.is_sender}
-        asks = init_info.version is None and init_info.senders > 1
-        return cls(arena, others, version, asks=asks, overlap=init_info.overlap, **given)
+        return cls(arena, others, version, shares=init_info.senders > 1, overlap=init_info.overlap, **given)
 
     def send_weights(self) -> None:
         """Publishes the source's tensors as the next version, and has the engines take it.
@@ -154,16 +160,22 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
     def _take_number(self, arena: SenderArena, gathering: Iterator[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Sets `version` to the next number, and returns what was gathered before.
 
-        Several senders get the same answer from the server: none of them has committed its part of the next version
-        before all have asked. When the last one did not become whole, rank 0 withdraws its parts before.
+        Several senders count in step, whether or not a version becomes whole. If two in a row did not, or others are
+        ahead, they may be out of step, and take the latest version plus the number of all sends: that is higher than
+        what any of them has tried, so nothing has to be withdrawn, and all get the same, since none has committed its
+        part of the next version before all have asked the server.
         """
-        if not self._asks:
+        if not self._shares:
             self.version = arena.after(self.version)
             return []
-        if self.is_sender and self.version != (latest := arena.latest()):
-            arena.roll_back_to(latest)
+        last = self.version
+        self.version += 1
+        self._sends += 1
         first = list(itertools.islice(gathering, 1))  # the others are here now, and have sent what they sent before
-        self.version = arena.latest() + 1
+        latest = arena.latest()
+        self._failed = 0 if last == latest else self._failed + 1 if last > latest else _OUT_OF_STEP
+        if self._failed >= _OUT_OF_STEP:
+            self.version = latest + self._sends
         return first
 
     @contextlib.contextmanager
@@ -209,7 +221,7 @@ class TensorHubTrainerWeightTransferEngine(TrainerWeightTransferEngine):
         """
         if self._arena is not None:
             self._arena.roll_back_to(version, timeout)
-        self.version, self._asks = version, False
+        self.version, self._sends, self._failed = version, 0, 0
 
     def _start_update(self) -> None:
         """An engine may still have an update that nobody has finished, of an earlier trainer perhaps."""
