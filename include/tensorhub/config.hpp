@@ -26,7 +26,7 @@ inline constexpr std::size_t tensor_dimensions = 16;      ///< dimensions of one
 inline constexpr std::uint32_t shards = 1u << 16;         ///< shards of one model
 inline constexpr std::uint64_t shard_bytes = 1ull << 46;  ///< flat bytes of one shard (64 TiB)
 inline constexpr std::uint64_t chunks = 1ull << 26;       ///< chunks of one shard
-inline constexpr std::size_t frame_bytes = 64u << 20;     ///< one control message; to a server 8 MiB
+inline constexpr std::size_t frame_bytes = 64u << 20;     ///< one control message; to a server 16 MiB
 inline constexpr std::size_t text_bytes = 8192;           ///< one sentence in a control message
 inline constexpr std::size_t sources = 64;                ///< sources of one reader at a time
 /// Versions of a model that are pinned or among the latest retained ones.

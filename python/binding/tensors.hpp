@@ -86,10 +86,16 @@ struct kept_tensors {
   }
   template <typename Worker>
   void keep(Worker& worker, kept_tensor seen) {
-    const tensor_place& place = seen.place();
-    worker.add(seen.name(), place.data, place.shape, place.type);
-    names_.insert(seen.name());
     tensors.push_back(std::move(seen));
+    const kept_tensor& kept = tensors.back();
+    try {
+      names_.insert(kept.name());
+      worker.add(kept.name(), kept.place().data, kept.place().shape, kept.place().type);
+    } catch (...) {
+      names_.erase(kept.name());
+      tensors.pop_back();
+      throw;
+    }
   }
   /// Of a worker that has ended, and that no call uses.
   void let_go() {

@@ -151,7 +151,8 @@ class MachineCopy(InWithBlock):
             try:
                 self._attach(str(told["copies"]), len(told["reports"]))
                 if not self._attached or len(self._attached) != len(told["reports"]):
-                    why = f"process {self._owner_process} has told of no copy of each shard, so it ends: receive again"
+                    owner = f"process {self._owner_process}"
+                    why = f"{owner} has named no copies, or not one for each shard, so it ends: receive again"
                     raise Disconnected(why, model=self._model, version=version)
                 self._held = self._hold(version)
             except Refused as e:  # in a user namespace where this user has no number of its own

@@ -1,12 +1,13 @@
 """The process that receives for a machine: it has the copies (machine.py), and answers those that ask for versions.
 
-Each asks by one message of JSON, {"version": 7, "seconds": 60.0}, and gets one:
+Each asks by one message of JSON, {"protocol": PROTOCOL, "version": 7, "seconds": 60.0}, and gets one:
 
-    {"copies": "...", "reports": [...]} or {"failure": {...}, "alone": false}
+    {"protocol": PROTOCOL, "copies": "...", "reports": [...]}
+    {"protocol": PROTOCOL, "failure": {...}, "alone": false}
 
-perhaps after some {"over": "..."}, which name copies that are no more. All of them have a "protocol", too. Versions are
-received when somebody asks, whoever it is, and not when the owner's own process does: ranks need not ask in step, and
-one that comes late finds what is there.
+perhaps after some {"protocol": PROTOCOL, "over": "..."}, which name copies that are no more. Versions are received
+when somebody asks, whoever it is, and not when the owner's own process does: ranks need not ask in step, and one that
+comes late finds what is there.
 """
 
 from __future__ import annotations
@@ -164,6 +165,8 @@ class _Shards:
                 why = f"the time was up before the server had said whether version {version}, which is here, is valid"
                 raise TimedOut(why, model=model, version=version) from None
             is_known = True
+        except Cancelled:  # another try is ended: the askers of this one get another look
+            raise
         except Error:  # they are closed meanwhile
             pass
         if not is_known or self.copies is not copies:
@@ -179,7 +182,7 @@ class _Shards:
                 self._close_workers()
                 raise
         copies = self.copies
-        if len(copies.shards) > 1:  # a single one waits by itself, and not for a version that it may keep
+        if len(copies.shards) > 1 and self.version != trying.version:  # a single one waits by itself
             self._wait_for_room(copies.shards, trying)
         ends = _updated(copies.shards, trying)
         failures = [each for each in ends if isinstance(each, BaseException)]
@@ -198,6 +201,7 @@ class _Shards:
 
         What is free then stays free, since processes can begin to hold only what is live.
         """
+        pause = _PAUSE
         while True:
             holders = sorted({each.process for copy in copies for each in copy.attached() if each.holds_previous})
             left = trying.until - time.monotonic()
@@ -213,7 +217,8 @@ class _Shards:
                     model=self._given[1],
                     version=trying.version,
                 )
-            time.sleep(min(_PAUSE, left))
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, 10 * _PAUSE)
 
     def interrupt(self) -> None:
         """Ends the call that runs, if it is not between two of its own."""

@@ -188,7 +188,7 @@ TEST_CASE("a message over the server's bound costs its sender the connection, an
   hub::reference_server server;
   bystanders good{server.address()};
   liar one{server.address()};
-  one.send_frame(std::vector<std::byte>(9u << 20, std::byte{7}));
+  one.send_frame(std::vector<std::byte>(17u << 20, std::byte{7}));
   // Messages of a connection come in their order, so what is answered was sent after the large one.
   for (int i = 0; i < 20; ++i) {
     one.send(messages::list_request{});

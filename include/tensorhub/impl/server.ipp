@@ -599,7 +599,7 @@ class catalog_server::loop {
   static constexpr std::size_t most_messages = 10'000;
   static constexpr std::size_t messages_per_second = 15'000;
   struct {
-    detail::heard_budget large_bytes{64u << 20, detail::heard_bytes_per_second};
+    detail::heard_budget large_bytes{8 * detail::most_heard_bytes, detail::heard_bytes_per_second};
     detail::heard_budget messages{most_messages * limits::workers_of_connection,
                                   messages_per_second* limits::workers_of_connection};
     detail::send_budget sent;

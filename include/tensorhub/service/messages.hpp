@@ -293,7 +293,8 @@ struct finish_request {
   operation_counter operation{};
   version_number version{};
   status result{};
-  bool intact = false;  ///< failure: no byte was overwritten, the held version is still held
+  /// Failure: no byte was overwritten, and none was found to be another one: the held version is still held.
+  bool intact = false;
   /// The version that the memory holds now: after a success, and after a failure that makes the server's
   /// record wrong.
   std::optional<reference> held{};

@@ -46,8 +46,8 @@ inline constexpr int most_unheard = 8;
 /// Of one message to a server: a join that describes 100,000 tensors takes 8,100,117. (The 134,971 of a shape
 /// as Kimi-K2's, with 384 experts in each of 61 layers and their scales, take 11.5 MB.)
 inline constexpr std::size_t most_heard_bytes = 16u << 20;
-/// What a server takes from a peer in the long run: one such message a second.
-inline constexpr std::size_t heard_bytes_per_second = 16u << 20;
+/// What a server takes from a peer in the long run: two such messages a second.
+inline constexpr std::size_t heard_bytes_per_second = 32u << 20;
 /// Connections that the kernel has made and ZeroMQ has not taken over yet: a whole fleet may start at once,
 /// and a client that is turned away tries again after a second or more. (The kernel's own limit is
 /// net.core.somaxconn, 4096 by default.)

@@ -2,9 +2,13 @@
 /// \file questions.hpp
 /// Requests that change nothing: wait, list, describe.
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "tensorhub/detail/build_mode.hpp"
 #include "tensorhub/detail/whole_range.hpp"
@@ -35,9 +39,7 @@ class questions {
   /// asker may draw conclusions from a version that is not there.
   void on_list(incarnation from, request_sequence sequence, const messages::list_request& request,
                const client_rules& rules) {
-    const auto named = core_.models.find(request.model);
-    if (named != core_.models.end() && core_.recovering(named->second) && put_off(from, sequence, request))
-      return;
+    if (is_recovering(request.model) && put_off(from, sequence, request)) return;
     messages::list_reply reply;
     for (const auto& [name, model] : core_.models) {
       const bool is_asked = request.model.empty() ? rules.may_speak_of(name) : request.model == name;
@@ -100,9 +102,17 @@ class questions {
     waiter_count_ -= model.waiters.expire(
         core_.now, [&](const waiter_state& waiter) { static_cast<void>(try_answer(model, waiter)); });
   }
-  /// Repeats the questions about models and workers that were unknown.
+  /// Repeats the questions about models and workers that were unknown, unless they would be put off again.
   void retry_unknown() {
-    for (question& each : std::exchange(put_off_, {})) {
+    const auto waits_on = [this](const question& each) {
+      const auto* const list = std::get_if<messages::list_request>(&each.request);
+      return list != nullptr && is_recovering(list->model);
+    };
+    const auto ready = std::stable_partition(put_off_.begin(), put_off_.end(), waits_on);
+    const std::vector<question> again{std::make_move_iterator(ready),
+                                      std::make_move_iterator(put_off_.end())};
+    put_off_.erase(ready, put_off_.end());
+    for (const question& each : again) {
       std::visit([&](const auto& request) { ask(each.from, each.sequence, request); }, each.request);
     }
   }
@@ -123,6 +133,10 @@ class questions {
   };
   static constexpr std::size_t put_off_at_most = 1024;
 
+  [[nodiscard]] bool is_recovering(const std::string& name) const {
+    const auto model = core_.models.find(name);
+    return model != core_.models.end() && core_.recovering(model->second);
+  }
   void ask(incarnation from, request_sequence sequence, const messages::list_request& request) {
     on_list(from, sequence, request, client_rules::everything());  // of one model, which it may ask about
   }

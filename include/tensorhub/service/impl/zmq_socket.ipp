@@ -52,8 +52,9 @@ TENSORHUB_DECL zmq::socket_t bounded_socket(zmq::context_t& context, zmq::socket
   zmq::socket_t socket{context, type};
   socket.set(zmq::sockopt::linger, 0);
   const bool is_server = type == zmq::socket_type::router;
+  constexpr std::size_t of_curve = 64;  // what encryption adds counts, too: 33 bytes
   socket.set(zmq::sockopt::maxmsgsize,
-             static_cast<std::int64_t>(is_server ? most_heard_bytes : limits::frame_bytes));
+             static_cast<std::int64_t>(is_server ? most_heard_bytes + of_curve : limits::frame_bytes));
   socket.set(zmq::sockopt::handshake_ivl, 5000);
   socket.set(zmq::sockopt::tcp_maxrt, static_cast<int>(peer_silence.count()));
   socket.set(zmq::sockopt::tcp_keepalive, 1);

@@ -182,7 +182,7 @@ namespace layout_detail {
   return {};
 }
 
-/// Two lists that differ may have the same tensors.
+/// Two lists that differ may have the same tensors. Not for very many: the server asks for each misfit.
 [[nodiscard]] inline std::string_view hint_of_order(std::span<const tensor_spec> one,
                                                     std::span<const tensor_spec> other) {
   const auto sorted = [](std::span<const tensor_spec> list) {
@@ -192,7 +192,10 @@ namespace layout_detail {
     return out;
   };
   const auto is_same = [](const tensor_spec* a, const tensor_spec* b) { return *a == *b; };
-  if (one.size() != other.size() || !std::ranges::equal(sorted(one), sorted(other), is_same)) return {};
+  constexpr std::size_t most_compared = 50'000;
+  if (one.size() != other.size() || one.size() > most_compared ||
+      !std::ranges::equal(sorted(one), sorted(other), is_same))
+    return {};
   return "; both have the same tensors in another order: add them in one order, for example sorted by name";
 }
 }  // namespace layout_detail

@@ -2,10 +2,10 @@
 /// \file queue.hpp
 /// The reading side: queues, and the endpoints on them.
 ///
-/// The thread that polls does all the work: it drives the provider's completion queue (and, with connected
+/// The thread that polls does all the work: it drives the provider's completion queues (and, with connected
 /// endpoints, the event queue), cuts posted reads into pieces and keeps a bounded number of them in flight.
-/// Each queue has its own completion queue, and so has each addressed endpoint. Each endpoint has its own
-/// endpoint of the provider: closing that one guarantees that no byte arrives afterwards.
+/// Each endpoint has its own endpoint of the provider, with a completion queue: closing them guarantees that
+/// no byte arrives afterwards.
 ///
 /// Thread safety: a queue and its endpoints belong to one thread at a time; only `wake` is for any thread.
 
@@ -221,8 +221,7 @@ class queue_core {
   std::size_t first_pumped_ = 0;  ///< the endpoints take turns with what a round has room for
   read_ledger ledger_;
   waiter waiter_;
-  std::deque<std::unique_ptr<endpoint_operations>>
-      closed_;  ///< declared before the queue that may point to it
+  std::deque<std::unique_ptr<endpoint_operations>> closed_;
   unique_fid<::fid_eq> eq_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
   std::size_t in_flight_ = 0;

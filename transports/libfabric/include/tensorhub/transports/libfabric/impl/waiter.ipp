@@ -14,6 +14,8 @@ TENSORHUB_DECL waiter::waiter(::fid_fabric* fabric) : fabric_{fabric} {}
 
 TENSORHUB_DECL void waiter::watch(::fid& object, bool has_descriptor) {
   int descriptor = -1;
+  polled_.reserve(descriptors_.size() + 2);
+  descriptors_.reserve(descriptors_.size() + 1);
   if (has_descriptor && ::fi_control(&object, FI_GETWAIT, &descriptor) == 0 && descriptor >= 0) {
     objects_.push_back(&object);
     descriptors_.push_back(descriptor);
