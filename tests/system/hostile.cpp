@@ -484,7 +484,7 @@ TEST_CASE("a flood of large messages costs its sender the connection, and is hea
   std::atomic<bool> is_over = false;
   std::jthread flood{[&] {
     liar one{server.address(), 0xbad, 1000, 1};
-    const std::vector<std::byte> garbage((8u << 20) - 4096, std::byte{7});
+    const std::vector<std::byte> garbage((16u << 20) - 4096, std::byte{7});
     while (!is_over) one.send_in_parts(garbage);
   }};
   CHECK(comes_true([&] { return server.statistics().flooding_connections >= 3; }));

@@ -185,17 +185,17 @@ namespace layout_detail {
 /// Two lists that differ may have the same tensors. Not for very many: the server asks for each misfit.
 [[nodiscard]] inline std::string_view hint_of_order(std::span<const tensor_spec> one,
                                                     std::span<const tensor_spec> other) {
+  constexpr std::size_t most_compared = 50'000;
   const auto sorted = [](std::span<const tensor_spec> list) {
     std::vector<const tensor_spec*> out;
     for (const tensor_spec& each : list) out.push_back(&each);
     std::sort(out.begin(), out.end(), [](const auto* a, const auto* b) { return a->name < b->name; });
     return out;
   };
+  if (one.size() != other.size() || one.size() > most_compared) return {};
+  const auto ours = sorted(one), theirs = sorted(other);
   const auto is_same = [](const tensor_spec* a, const tensor_spec* b) { return *a == *b; };
-  constexpr std::size_t most_compared = 50'000;
-  if (one.size() != other.size() || one.size() > most_compared ||
-      !std::ranges::equal(sorted(one), sorted(other), is_same))
-    return {};
+  if (!std::equal(ours.begin(), ours.end(), theirs.begin(), is_same)) return {};
   return "; both have the same tensors in another order: add them in one order, for example sorted by name";
 }
 }  // namespace layout_detail
