@@ -94,9 +94,9 @@ TEST_CASE("pull: memory that was given to something else is read at once, after 
     chunk_index right_every;  ///< that chunk of so many is right
     std::uint64_t checked;
   };
-  for (const auto& [right_every, expected] :
+  for (const of_checks& each :
        {of_checks{count + 1, 16}, of_checks{10, 17}, of_checks{5, 19}, of_checks{4, count}}) {
-    CAPTURE(right_every);
+    CAPTURE(each.right_every);
     driver d{many_chunks(count), {}};
     holder source{d.shape, 1};
     std::vector<digest128> before;
@@ -105,11 +105,11 @@ TEST_CASE("pull: memory that was given to something else is read at once, after 
     const channel_id channel = d.open(source);
     std::uint64_t checked = 0, right = 0;
     for (auto chunk = d.core.next_check(); chunk; chunk = d.core.next_check(), ++checked) {
-      const bool is_right = *chunk % right_every == right_every - 1;
+      const bool is_right = *chunk % each.right_every == each.right_every - 1;
       right += is_right ? 1 : 0;
       CHECK(d.core.checked(*chunk, is_right ? digest_of(*chunk) : digest128{}, d.now) == !is_right);
     }
-    CHECK(checked == expected);
+    CHECK(checked == each.checked);
     CHECK(d.drain(channel, source).size() == count - right);
     CHECK(d.core.done());
   }
