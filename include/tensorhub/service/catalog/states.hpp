@@ -119,7 +119,7 @@ enum class phase : std::uint8_t {
   assigned,  ///< it has sources
   finished,
   failed,  ///< bytes of its memory may have changed
-  intact   ///< failed before any byte was overwritten
+  intact   ///< failed; no byte was overwritten, or found to be another one
 };
 inline constexpr std::array phase_table{
     state_row{"absent", to(phase::waiting, phase::assigned, phase::finished, phase::failed, phase::intact)},

@@ -33,7 +33,7 @@ struct libfabric_options {
   std::string advertised_host{};  ///< numeric address that peers connect to; empty: as `listen_host`
 
   /// A posted read travels in pieces of this size (or of the provider's max_msg_size, if that is less); each
-  /// endpoint has at most `pieces_in_flight` of them in flight.
+  /// endpoint has at most `pieces_in_flight` (and 512) of them in flight.
   std::uint64_t piece_bytes = 512u << 10;
   std::size_t pieces_in_flight = 8;
 

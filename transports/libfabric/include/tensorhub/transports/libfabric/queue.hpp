@@ -184,8 +184,6 @@ class queue_core {
 
   /// Requests pieces, as far as the limits permit.
   void pump(endpoint_core& endpoint) noexcept;
-  /// The completion queue has no room for more pieces, of whatever endpoint.
-  [[nodiscard]] bool is_full() const noexcept { return in_flight_ >= cq_entries / 2; }
 
   void read_cq(::fid_cq& cq) noexcept;
 
@@ -218,13 +216,11 @@ class queue_core {
   std::size_t pieces_in_flight_;
   duration peer_timeout_;
   std::string advertised_host_;
-  std::size_t first_pumped_ = 0;  ///< the endpoints take turns with what a round has room for
   read_ledger ledger_;
   waiter waiter_;
   std::deque<std::unique_ptr<endpoint_operations>> closed_;
   unique_fid<::fid_eq> eq_;
   std::array<::fi_cq_msg_entry, 32> entries_{};
-  std::size_t in_flight_ = 0;
   std::vector<posted_read> reads_;
   std::vector<posted_read*> free_;
   std::vector<endpoint_core*> endpoints_;

@@ -29,7 +29,7 @@ TENSORHUB_DECL queue_core::queue_core(const provider& chosen, const libfabric_op
                                       std::size_t depth)
     : provider_{chosen},
       piece_bytes_{std::max<std::uint64_t>(1, std::min(options.piece_bytes, chosen.max_message_bytes()))},
-      pieces_in_flight_{std::max<std::size_t>(1, options.pieces_in_flight)},
+      pieces_in_flight_{std::clamp<std::size_t>(options.pieces_in_flight, 1, cq_entries / 2)},
       peer_timeout_{tensorhub::detail::bounded(options.peer_timeout)},
       advertised_host_{options.advertised_host},
       ledger_{depth},
@@ -231,13 +231,9 @@ TENSORHUB_DECL void queue_core::drive() noexcept {
   }
   read_eq();
   const auto now = clock::now();
-  ++first_pumped_;
-  for (std::size_t i = 0; i < endpoints_.size(); ++i) {
-    endpoint_core* const each = endpoints_[(first_pumped_ + i) % endpoints_.size()];
+  for (endpoint_core* const each : endpoints_) {
     if (each->state_ != endpoint_core::state::ready) continue;
     if (each->waiting_count_ > 0) pump(*each);
-    if (each->in_flight_ == 0 && is_full())
-      each->last_progress_ = now;  // it waits for others, not for its peer
     if (each->has_work() && now - each->last_progress_ > peer_timeout_) each->mark_broken({});
   }
   // By index: while a broken endpoint is closed, others may break.
@@ -253,7 +249,7 @@ TENSORHUB_DECL bool queue_core::may_close(const endpoint_core& endpoint,
 }
 
 TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
-  while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ && !is_full() &&
+  while (endpoint.waiting_count_ > 0 && endpoint.in_flight_ < pieces_in_flight_ &&
          endpoint.state_ == endpoint_core::state::ready) {
     posted_read& read = *endpoint.waiting_[endpoint.waiting_first_];
     const auto slot = detail::find(endpoint.operations_->pieces, nullptr, &piece::read);
@@ -276,8 +272,7 @@ TENSORHUB_DECL void queue_core::pump(endpoint_core& endpoint) noexcept {
     }
     slot->read = &read;
     slot->bytes = bytes;
-    if (endpoint.in_flight_++ == 0) endpoint.last_progress_ = clock::now();  // it may have waited for others
-    ++in_flight_;
+    if (endpoint.in_flight_++ == 0) endpoint.last_progress_ = clock::now();
     read.asked_bytes += bytes;
     if (read.asked_bytes == read.bytes) {
       endpoint.waiting_first_ = (endpoint.waiting_first_ + 1) % endpoint.waiting_.size();
@@ -317,7 +312,6 @@ TENSORHUB_DECL void queue_core::complete(void* context, std::size_t bytes, int e
   if (read == nullptr) return;  // the endpoint is closed
   endpoint_core& endpoint = *part.owner;
   --endpoint.in_flight_;
-  --in_flight_;
   endpoint.last_progress_ = clock::now();
   if (error_number != 0) {
     // The first error is the cause; later ones are flushed operations.
@@ -408,7 +402,7 @@ TENSORHUB_DECL void queue_core::close_endpoint(endpoint_core& endpoint, completi
   }
   endpoint.fids_.peers.reset();
   endpoint.cq_.reset();
-  in_flight_ -= std::exchange(endpoint.in_flight_, 0);
+  endpoint.in_flight_ = 0;
   if (endpoint.operations_) {
     for (piece& each : endpoint.operations_->pieces) each.read = nullptr;
   }
