@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -808,6 +809,14 @@ class ReceivingEngine:
         self.calls.append("finish")
 
 
+def until_one_reads(asking: th.Subscriber) -> None:
+    """Returns when a worker of the model reads from another one, as far as the server knows."""
+    until = time.monotonic() + 20
+    while not any(replica.readers for model in asking.models() for replica in model.replicas):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def overlapping(
     server: th.ReferenceServer, adapter: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
@@ -845,6 +854,7 @@ def test_an_engine_of_vllm_does_not_wait_for_what_cannot_be_gathered(
     def gathered() -> Iterator[tuple[str, np.ndarray]]:
         yield "w", np.full(4, 20.0)
         assert engine.asked.wait(20)
+        until_one_reads(engine.rollout)  # an engine that asks for it later waits, since it may be begun again
         raise RuntimeError("a rank has failed")
 
     with pytest.raises(RuntimeError, match="a rank has failed"):
