@@ -185,7 +185,8 @@ TEST_CASE("pull: the window of a source in another datacenter is as many bytes o
   d.confirm(across, far);
   d.take(across, kind::chunk);
   CHECK(d.nothing(across));
-  CHECK(d.core.most_reads() == pull_options{}.window_chunks + 4 * 3);
+  const std::size_t beside_the_window = 8;  // of slow sources
+  CHECK(d.core.most_reads() == pull_options{}.window_chunks + beside_the_window + 4 * 3);
 }
 
 TEST_CASE("pull: several sources share a lane's window, so that a slow one does not fill it") {
@@ -208,6 +209,45 @@ TEST_CASE("pull: several sources share a lane's window, so that a slow one does 
   alone.core.lose_source(1, errc::source_lost, "gone");
   for (int i = 0; i < 4; ++i) alone.take(kept, kind::chunk);
   CHECK(alone.nothing(kept));
+}
+
+TEST_CASE("pull: the sources that share a window use all of it") {
+  driver d{{.window_chunks = 4}};
+  holder first{d.shape, 1}, second{d.shape, 2}, third{d.shape, 3};
+  const std::vector<channel_id> channels{d.open(first), d.open(second), d.open(third)};
+  d.take(channels[0], kind::chunk);
+  d.take(channels[0], kind::chunk);
+  CHECK(d.nothing(channels[0]));
+  d.take(channels[1], kind::chunk);
+  d.take(channels[2], kind::chunk);
+  CHECK(d.nothing(channels[1]));
+}
+
+TEST_CASE("pull: a source that is slow beside another one has one read outstanding, beside the window") {
+  driver d{{.window_chunks = 4, .confirm_every = 8, .confirm_after = std::chrono::seconds{9}}};
+  holder quick{d.shape, 1};
+  holder slow{d.shape, 2};
+  const channel_id one = d.open(quick);
+  const channel_id two = d.open(slow);
+  const chunk_index first = d.take(one, kind::chunk), second = d.take(two, kind::chunk);
+  const auto usual = std::chrono::milliseconds{1};
+  d.pass(usual);
+  d.arrive(one, first);
+  d.confirm(one, quick);
+  std::size_t slow_reads = 0, quick_reads = 0;
+  SUBCASE("five times as slow") {
+    d.pass(4 * usual);
+    slow_reads = 1, quick_reads = 4;
+  }
+  SUBCASE("four times as slow: they share the window") {
+    d.pass(3 * usual);
+    slow_reads = 2, quick_reads = 2;
+  }
+  d.arrive(two, second);
+  for (std::size_t i = 0; i < slow_reads; ++i) d.take(two, kind::chunk);
+  CHECK(d.nothing(two));
+  for (std::size_t i = 0; i < quick_reads; ++i) d.take(one, kind::chunk);
+  CHECK(d.nothing(one));
 }
 
 TEST_CASE("pull: the first chunk of all is confirmed at once, for others wait for it") {

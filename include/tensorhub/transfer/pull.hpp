@@ -201,7 +201,9 @@ class pull {
     return states_[chunk] == chunk_state::confirmed;
   }
   /// How many chunk reads a lane may have outstanding near, and from one source far.
-  [[nodiscard]] std::size_t most_reads() const noexcept { return options_.window_chunks + most_far_reads(); }
+  [[nodiscard]] std::size_t most_reads() const noexcept {
+    return options_.window_chunks + most_slow_reads + most_far_reads();
+  }
   /// The number of this channel's chunk reads that have not ended.
   [[nodiscard]] std::size_t in_flight(channel_id id) const noexcept { return channels_[id].reads.size(); }
 
@@ -366,6 +368,20 @@ class pull {
   [[nodiscard]] std::uint64_t window_chunk_bytes() const noexcept {
     return std::min<std::uint64_t>(layout_->chunk_bytes(), limits::shard_bytes);
   }
+  /// How the near sources of a lane use its window. A source that is slow beside the quickest one has one read
+  /// outstanding, which the window does not count: the reader would get less from its other sources than
+  /// readers do whose sources are all quick, and be the last.
+  struct window_use {
+    duration quickest = duration::max();  ///< the usual time of one chunk read from the quickest source
+    std::size_t sources = 0;              ///< that share the window
+    std::size_t reads = 0;                ///< outstanding, of those that the window counts
+    [[nodiscard]] bool is_slow(const source_record& from) const noexcept {
+      return from.times.usual / slow_beside_quickest > quickest;
+    }
+  };
+  static constexpr std::int64_t slow_beside_quickest = 4;
+  static constexpr std::size_t most_slow_reads = 8;  ///< of one lane: the usual number of its sources
+  [[nodiscard]] window_use use_of(const lane_record& lane) const noexcept;
   /// How many more chunks this channel may read now.
   [[nodiscard]] std::size_t room(const channel_record& c, time_point now) const noexcept;
   /// How many of the missing chunks this source has.

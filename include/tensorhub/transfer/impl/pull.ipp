@@ -233,7 +233,7 @@ TENSORHUB_DECL bool pull::take_shortage(time_point now) noexcept {
   for (const lane_record& lane : lanes_) {
     if (lane.is_away && lane.in_flight > 0) return false;  // its reads may have ended
     since = std::max({since, lane.last_posted, lane.attends_since});
-    has_room = has_room || lane.in_flight < options_.window_chunks;
+    has_room = has_room || use_of(lane).reads < options_.window_chunks;
   }
   if (!has_room) return false;
   return stalls_.take_shortage(now, since,

@@ -14,31 +14,50 @@
 
 namespace tensorhub::inline TENSORHUB_MODE {
 
+TENSORHUB_DECL pull::window_use pull::use_of(const lane_record& lane) const noexcept {
+  window_use out;
+  const auto shares = [this](channel_id id) {
+    const source_record& from = sources_[channels_[id].slot];
+    return from.state == source_state::believed && !from.retiring && !from.facts.far;
+  };
+  for (const channel_id id : lane.channels) {
+    const duration usual = sources_[channels_[id].slot].times.usual;
+    if (usual.count() != 0 && shares(id)) out.quickest = std::min(out.quickest, usual);
+  }
+  std::size_t slow_reads = 0;
+  for (const channel_id id : lane.channels) {
+    if (!shares(id)) continue;
+    if (out.is_slow(sources_[channels_[id].slot]))
+      slow_reads += channels_[id].reads.size();
+    else
+      ++out.sources;
+  }
+  out.reads = lane.in_flight - std::min(slow_reads, most_slow_reads);
+  return out;
+}
+
 TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) const noexcept {
   const auto left = [](std::size_t most, std::size_t used) { return most - std::min(most, used); };
-  if (sources_[c.slot].facts.far) {
+  const source_record& from = sources_[c.slot];
+  if (from.facts.far) {
     const std::uint64_t chunk_bytes = window_chunk_bytes();
-    const bool is_ahead = sources_[c.slot].state == source_state::ahead;
+    const bool is_ahead = from.state == source_state::ahead;
     const std::uint64_t most_bytes = is_ahead ? options_.far_window_chunks * chunk_bytes : c.window.bytes();
     return std::min(left((most_bytes + chunk_bytes - 1) / chunk_bytes, c.reading_bytes / chunk_bytes),
                     left(most_far_reads(), c.reads.size()));
   }
   if (starting_until(c.slot, now) != time_point::never()) return 0;
   const lane_record& lane = lanes_[c.lane];
-  std::size_t of_lane = left(options_.window_chunks, lane.in_flight);
-  const duration usual = sources_[c.slot].times.usual;
-  if (usual.count() == 0 || usual > options_.slow_shortest / 4)
-    of_lane = std::min(of_lane, left(options_.cautious_window_chunks, c.reads.size()));
-  if (of_lane == 0) return 0;
-  std::size_t useful = 0;
-  for (const channel_id other : lane.channels) {
-    const source_record& from = sources_[channels_[other].slot];
-    useful += from.state == source_state::believed && !from.retiring && !from.facts.far ? 1 : 0;
-  }
-  // Several sources share the window, so that a slow source cannot fill it.
-  if (useful <= 1) return of_lane;
-  const std::size_t share = std::max<std::size_t>(1, options_.window_chunks / useful);
-  return std::min(of_lane, left(share, c.reads.size()));
+  const window_use use = use_of(lane);
+  if (use.is_slow(from))
+    return std::min(left(1, c.reads.size()), left(options_.window_chunks + most_slow_reads, lane.in_flight));
+  std::size_t out = left(options_.window_chunks, use.reads);
+  if (from.times.usual.count() == 0 || from.times.usual > options_.slow_shortest / 4)
+    out = std::min(out, left(options_.cautious_window_chunks, c.reads.size()));
+  if (use.sources <= 1) return out;
+  // Several sources share the window, so that one that becomes slow cannot fill it.
+  const std::size_t share = (options_.window_chunks + use.sources - 1) / use.sources;
+  return std::min(out, left(share, c.reads.size()));
 }
 
 TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
