@@ -109,6 +109,28 @@ TEST_CASE("recovery: a shard that is back lets nothing go that the other shard m
   }
 }
 
+TEST_CASE(
+    "recovery: a shard that waits to let go, as the other may hold its version too, goes on when it does "
+    "not") {
+  driver<> server{catalog_options{.recovery_grace = 5000ms}};
+  const auto shard_back = [&](std::uint64_t id, const std::string& replica, std::uint32_t shard,
+                              version_number held) {
+    auto join = server.join_message(replica, {shard, 2});
+    join.before.held = server.reference(held);
+    join.before.latest = version_number{2};
+    join.before.peers = 3;
+    REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+    return incarnation{id};
+  };
+  shard_back(1, "trainer", 0, 2);
+  shard_back(2, "trainer", 1, 2);
+  const incarnation back = shard_back(3, "rollout", 0, 1);
+  const auto unpublish = server.unpublish(back, 1);
+  CHECK_FALSE(server.answer<messages::drained_reply>(back, unpublish).has_value());
+  server.join(4, "rollout", {1, 2});  // a new process in the place of the other one
+  CHECK(server.answer<messages::drained_reply>(back, unpublish).has_value());
+}
+
 TEST_CASE("recovery: shards that come back with different versions of one update do not both succeed") {
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   const auto finish_for = [](driver<>& with, incarnation worker, version_number version) {
@@ -355,6 +377,23 @@ TEST_CASE(
     REQUIRE(drained.has_value());
     CHECK(drained->revoke);
   }
+}
+
+TEST_CASE("recovery: what an earlier server may have let others read is revoked before it is overwritten") {
+  driver<> server{};
+  const incarnation reader = come_back(server, 12, "rollout", 1, 1, 2);
+  const incarnation trainer = come_back(server, 13, "trainer", {}, 1, 2);
+  REQUIRE(server.publish(trainer, 2).ok());
+  const auto source = server.start_update(reader);
+  CHECK_FALSE(source.drained);
+  const auto drain = server.send(reader, messages::unpublish_request{1, 1, source.operation});
+  const auto drained = server.answer<messages::drained_reply>(reader, drain);
+  REQUIRE(drained.has_value());
+  CHECK(drained->revoke);
+  server.finish(reader, source);
+  server.unpublish(trainer, 2);
+  REQUIRE(server.publish(trainer, 3).ok());
+  CHECK(server.start_update(reader).drained);
 }
 
 TEST_CASE(
@@ -818,6 +857,33 @@ TEST_CASE("recovery: a reader that comes before its source reads on when that on
   CHECK_FALSE(server.answer<messages::drained_reply>({1}, asked).has_value());
   server.finish({2}, old);
   CHECK(server.answer<messages::drained_reply>({1}, asked).has_value());
+}
+
+TEST_CASE("recovery: of a reader that has ended before its source comes no lease is left") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  const auto old = old_lease(41, {1});
+  REQUIRE(server.ask<messages::join_reply>({2}, reader_of(server, "rollout", old)).result.ok());
+  server.finish({2}, old);
+  REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
+  CHECK(server.leases_on({1}) == 0);
+  server.pass_alive(1100ms, {{1}, {2}});
+  CHECK(server.answer<messages::drained_reply>({1}, server.unpublish({1}, 7)).has_value());
+}
+
+TEST_CASE(
+    "recovery: a shard that has ended an earlier server's update does not wait for ever for the other") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  auto join = reader_of(server, "rollout", old_lease(41, {1}));  // of version 7, which nobody has any more
+  join.shard = {0, 2};
+  REQUIRE(server.ask<messages::join_reply>({2}, std::move(join)).result.ok());
+  const incarnation other = server.join(3, "rollout", {1, 2});
+  const auto report = server.finish({2}, old_lease(41, {1}));
+  server.pass_alive(29s, {{2}, other});
+  CHECK_FALSE(server.answer<messages::status_reply>({2}, report).has_value());
+  server.pass_alive(2s, {{2}, other});
+  const auto told = server.answer<messages::status_reply>({2}, report);
+  REQUIRE(told.has_value());
+  CHECK(told->result.sentence.find("shard 1 of replica 'rollout' did not call update() within") == 0);
 }
 
 TEST_CASE("recovery: so does one that reads a reader, and comes before both") {

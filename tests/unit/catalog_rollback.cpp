@@ -124,6 +124,21 @@ TEST_CASE("roll back: updates that read what is withdrawn fail, and say so") {
   s.server.check_rules();
 }
 
+TEST_CASE(
+    "roll back: the end of an update that an earlier server decided to a withdrawn version is a failure") {
+  rolled s;
+  REQUIRE(s.roll_back(3).ok());
+  auto join = s.server.join_message("rollout-late");
+  join.before.server = {76};
+  const incarnation reader{4};
+  REQUIRE(s.server.ask<messages::join_reply>(reader, std::move(join)).result.ok());
+  const auto told = s.server.ask<messages::status_reply>(
+      reader, messages::finish_request{{1}, 5, {}, false, s.server.reference(5), {}});
+  CHECK(told.result.code == errc::unavailable);
+  CHECK(told.result.sentence.find("has rolled the model back") != std::string::npos);
+  CHECK(s.server.available() == versions{3});
+}
+
 TEST_CASE("roll back: nothing is withdrawn twice, and a later roll back goes further back") {
   rolled s;
   REQUIRE(s.roll_back(3).ok());

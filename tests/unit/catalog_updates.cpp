@@ -313,6 +313,31 @@ TEST_CASE(
   CHECK(server.start_update(late.second).source != leaves);
 }
 
+TEST_CASE(
+    "catalog: who has read from a shard whose update has failed may read on, and is cut off before the "
+    "next") {
+  group_scene s;
+  s.update_all();
+  s.publish(2);
+  const auto source0 = s.server.sources_of(s.rollout0, s.server.update_shown(s.rollout0)).front();
+  const auto source1 = s.server.start_update(s.rollout1);
+  const incarnation other0 = s.server.join(30, "other", {0, 2});
+  s.server.join(31, "other", {1, 2});
+  const auto read = s.server.sources_of(other0, s.server.update_shown(other0));
+  REQUIRE(s.server.leases_on(s.rollout0) == 1);
+  s.server.fail(s.rollout1, source1, {errc::cancelled, "cancelled"}, true);
+  CHECK(s.server.leases_on(s.rollout0) == 0);
+  const auto finish = s.server.finish(s.rollout0, source0);  // it had every chunk when it heard of that
+  REQUIRE(s.server.answer<messages::status_reply>(s.rollout0, finish).has_value());
+  s.publish(3);
+  const auto next = s.server.start_update(s.rollout0);
+  CHECK_FALSE(next.drained);
+  const auto drain = s.server.send(s.rollout0, messages::unpublish_request{2, 1, next.operation});
+  const auto drained = s.server.answer<messages::drained_reply>(s.rollout0, drain);
+  REQUIRE(drained.has_value());
+  CHECK(drained->revoke);
+}
+
 TEST_CASE("catalog: a shard that does not call in time fails the group by name") {
   group_scene s;
   s.update_all();
@@ -395,6 +420,22 @@ TEST_CASE("catalog: shards that fail before changing bytes keep what they held")
   CHECK(s.server.available() == versions{1, 2});
   CHECK_FALSE(s.server.entry("rollout-a").torn);
   CHECK(s.server.start_update(s.b, exactly(1)).epoch == 3);
+}
+
+TEST_CASE(
+    "catalog: a replica of which one shard was to keep its version is not torn by one that changed nothing") {
+  group_scene s;
+  s.update_all();
+  s.publish(2);
+  s.server.send(s.rollout0, messages::holding_request{s.server.reference(2)});  // it has installed that
+  const auto keeps = s.server.update(s.rollout0, exactly(2));
+  const auto source1 = s.server.start_update(s.rollout1, exactly(2));
+  s.server.fail(s.rollout1, source1, {errc::cancelled, "cancelled"}, true);
+  const auto reply = s.server.answer<messages::update_reply>(s.rollout0, keeps);
+  REQUIRE(reply.has_value());
+  CHECK(reply->result.code == errc::cancelled);
+  CHECK(reply->result.sentence.find("torn") == std::string::npos);
+  CHECK(s.server.core.record_of(s.rollout1)->as_source.offered == catalog_detail::offer::complete);
 }
 
 TEST_CASE("catalog: the end of a failed call leaves what is reserved for the next one of its group") {
@@ -775,6 +816,12 @@ TEST_CASE("catalog: only its reader can release a lease") {
   const auto source = s.server.start_update(s.a);
   s.server.send(s.b, messages::lease_released_request{source.lease});
   CHECK(s.server.leases_on(s.trainer) == 1);
+  const auto other = s.server.start_update(s.b);
+  s.server.send(s.b, messages::sources_request{other.operation, messages::sources_wanted::one_failed,
+                                               source.lease, errc::source_lost, "connection reset"});
+  CHECK(s.server.leases_on(s.trainer) == 2);
+  s.server.send(s.trainer, messages::cut_off_done_request{s.a});  // nobody has ordered that
+  CHECK(s.server.leases_on(s.trainer) == 2);
 }
 
 TEST_CASE("catalog: who calls again before it has reported an end is declared dead, and takes no credit") {
