@@ -60,6 +60,27 @@ TEST_CASE("handovers: a shard does not wait for one any more when another shard 
   CHECK(t.is_let_go(t.shards[0], unpublish));
 }
 
+TEST_CASE("handovers: a temporary replica is not dropped for another one of which a process is not heard") {
+  trainers t;
+  const auto unpublish = t.server.unpublish(t.shards[0], 1);
+  const auto order = t.server.push<messages::offload_push>(t.shards[0]);
+  REQUIRE(order.has_value());
+  for (const std::uint32_t shard : {0u, 1u}) t.join(shard, order->replica);
+  for (const incarnation copy : t.copies) t.server.finish(copy, t.server.start_update(copy, exactly(1)));
+  CHECK(t.is_let_go(t.shards[0], unpublish));
+  const incarnation heard = t.server.join(21, "rollout", {0, 2}),
+                    silent = t.server.join(22, "rollout", {1, 2});
+  const auto source = t.server.start_update(heard, exactly(1));
+  t.server.finish(silent, t.server.start_update(silent, exactly(1)));
+  t.pass(3 * t.settings.heartbeat_interval);
+  t.server.finish(heard, source);
+  t.pass(t.settings.heartbeat_interval);
+  CHECK_FALSE(t.is_dropped());
+  t.server.send_as(silent, 0, messages::heartbeat_request{});
+  t.pass(t.settings.heartbeat_interval);
+  CHECK(t.is_dropped());
+}
+
 namespace {
 
 /// The trainer's processes have taken version 1 into their host memory; then the copy of shard 1 has died.

@@ -115,6 +115,17 @@ TEST_CASE("catalog: a version that somebody has received is not open") {
   CHECK_FALSE(s.server.ask<messages::status_reply>(s.a, messages::holding_request{held}).result.ok());
 }
 
+TEST_CASE("catalog: nobody has all of a version that is open, also where versions have no digests") {
+  open_scene s;
+  REQUIRE(s.open(s.trainer, 2).ok());
+  const auto source = s.begun(s.a, s.update(s.a)).sources.front();
+  auto held = s.server.reference(2);
+  held.root = {};
+  s.server.send(s.a, messages::finish_request{source.operation, 2, {}, false, held, source.lease});
+  CHECK(s.server.entry("rollout-a").version == version_number{});
+  CHECK(s.server.available().empty());
+}
+
 TEST_CASE("catalog: nobody tells the publisher of an open version that its bytes have changed") {
   open_scene s;
   for (const bool commits : {false, true}) {

@@ -260,6 +260,31 @@ TEST_CASE("recovery: an update that has failed overwrites nothing any more") {
   CHECK(server.entry("rollout").version == 1);
 }
 
+TEST_CASE(
+    "recovery: a call that has failed at an earlier server is no success here with what its shard has kept") {
+  for (const bool ended_well : {true, false}) {
+    CAPTURE(ended_well);
+    driver<> server{};
+    const auto back = [&](std::uint64_t id, std::uint32_t shard, std::uint64_t calls) {
+      auto join = server.join_message("rollout", {shard, 2});
+      join.before.server = server_epoch{76};
+      join.before.operation = {calls};
+      join.before.ended_well = ended_well;
+      join.before.held = server.reference(1);
+      join.before.latest = version_number{1};
+      REQUIRE(server.ask<messages::join_reply>(incarnation{id}, std::move(join)).result.ok());
+      return incarnation{id};
+    };
+    back(3, 0, 4);
+    const incarnation other = back(4, 1, 3);
+    auto call = server.update_message(other);
+    call.operation = {4};
+    const auto reply = server.ask<messages::update_reply>(other, call);
+    CHECK(reply.keep == ended_well);
+    CHECK(reply.result.code == (ended_well ? errc{} : errc::group_failed));
+  }
+}
+
 TEST_CASE("recovery: whose question waits hears that the server lives, or would turn to another one") {
   driver<> server{catalog_options{.recovery_grace = 5000ms}};
   const incarnation stranger{90};

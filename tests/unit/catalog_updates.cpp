@@ -811,6 +811,32 @@ TEST_CASE("catalog: an unpublish moves readers to another holder") {
   CHECK(s.server.leases_on(s.b) == 1);
 }
 
+TEST_CASE("catalog: a reader whose two sources let go one after the other keeps the second one") {
+  scene s;
+  s.give(s.b);
+  const auto sources = s.server.sources_of(s.a, s.server.update(s.a));
+  REQUIRE(sources.size() == 2);
+  const auto& upstream = sources.front();
+  const auto& beside = sources.back();
+  s.server.unpublish(beside.source, 1);
+  CHECK(s.server.push<messages::reassign_push>(s.a).value().old_lease == beside.lease);
+  s.server.unpublish(upstream.source, 1);  // before the reader has released the other one
+  CHECK_FALSE(s.server.push<messages::reassign_push>(s.a).has_value());
+}
+
+TEST_CASE(
+    "catalog: who calls an update has cut off the readers of what it has taken back, though nobody says so") {
+  scene s;
+  const auto reading = s.server.start_update(s.a);
+  const auto unpublish = s.server.unpublish(s.trainer, 1);
+  CHECK_FALSE(s.server.answer<messages::drained_reply>(s.trainer, unpublish).has_value());
+  s.server.update(s.trainer, at_least(2), 60'000ms);
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, unpublish).has_value());
+  CHECK(s.server.leases_on(s.trainer) == 0);
+  s.server.finish(s.a, reading);
+  s.server.check_rules();
+}
+
 TEST_CASE("catalog: only its reader can release a lease") {
   scene s;
   const auto source = s.server.start_update(s.a);

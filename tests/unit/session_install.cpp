@@ -11,9 +11,9 @@ namespace {
 
 /// Its version 1 is read by others.
 session_ticket start_install(driver& worker, std::chrono::milliseconds timeout = 60s,
-                             std::uint32_t keep_latest = 0) {
+                             const messages::retention& keeps = {1, 0, {}}) {
   worker.join();
-  worker.push(messages::retention_push{{1, keep_latest, {}}});
+  worker.push(messages::retention_push{keeps});
   worker.hold(1);
   const auto ticket = worker.core.install(worker.now, {2}, {2, 9}, worker.in(timeout));
   CHECK_FALSE(worker.sent_body<messages::unpublish_request>().operation);
@@ -80,12 +80,16 @@ TEST_CASE("session: an installation with nothing held before, or of what is held
 
 TEST_CASE("session: an installation does not wait for a server that is silent") {
   driver worker{[](session_options& how) { how.server_timeout = 2000ms; }};
-  bool is_retained = false;
+  messages::retention keeps{1, 0, {}};
   SUBCASE("its readers are cut off") {}
   SUBCASE("but what is retained may have to be kept elsewhere first") {
-    is_retained = true;
+    keeps.keep_latest = 1;
   }
-  const auto ticket = start_install(worker, 60s, is_retained ? 1 : 0);
+  SUBCASE("and so may what is pinned") {
+    keeps.pinned = {version_number{1}};
+  }
+  const bool is_retained = keeps.keep_latest > 0 || !keeps.pinned.empty();
+  const auto ticket = start_install(worker, 60s, keeps);
   worker.pass(1900ms);
   CHECK(worker.no_action());
   worker.pass(100ms);
@@ -153,6 +157,10 @@ TEST_CASE("session: an installation that ends before its copy leaves held what w
   worker.answer(messages::drained_reply{});  // late
   CHECK(worker.no_action());
   CHECK(worker.core.held());
+  worker.clear_output();
+  worker.pass(1s);
+  CHECK(worker.sent<messages::holding_request>().has_value());
+  CHECK_FALSE(worker.sent<messages::unpublish_request>().has_value());
 }
 
 TEST_CASE("session: a copy that fails") {
