@@ -51,17 +51,16 @@ TEST_CASE("a call's number at the end of all numbers: answered, and later calls 
   CHECK(server.start_update(reader).source == trainer);
 }
 
-TEST_CASE("what a join says it reads: nothing from nobody, and no more than there may be") {
-  catalog_test::driver<> server;
+TEST_CASE("what a join says it reads: nothing from nobody, nothing twice") {
+  catalog_test::driver<> server{{.recovery_grace = 1s}};
   server.join(1, "trainer");
-  server.join(2, "liar");
   auto join = server.join_message("liar");
   for (std::uint64_t round = 0; round < 10; ++round) {
     join.before.reading.clear();
-    for (std::uint64_t i = 0; i < 64; ++i) {
+    for (std::uint64_t i = 0; i < limits::sources + 4; ++i) {
       messages::assignment& old = join.before.reading.emplace_back();
       old.lease = {i + 1};
-      old.source = {round * 100 + i};  // the first one is nobody
+      old.source = {round * 100 + i / 2 * 2};  // each twice; the first is nobody, the next itself
       old.version = {9};
     }
     static_cast<void>(server.ask<messages::join_reply>(incarnation{2}, join));
@@ -71,7 +70,22 @@ TEST_CASE("what a join says it reads: nothing from nobody, and no more than ther
     ++leases;
     CHECK(lease.source);
   });
-  CHECK(leases <= limits::sources);
+  CHECK(leases == limits::sources / 2);  // of the first join: a later one says nothing new
+}
+
+TEST_CASE("what a join says it reads: no more than there may be") {
+  catalog_test::driver<> server{{.recovery_grace = 1s}};
+  auto join = server.join_message("liar");
+  for (std::uint64_t i = 0; i < limits::sources + 4; ++i) {
+    messages::assignment& old = join.before.reading.emplace_back();
+    old.lease = {i + 1};
+    old.source = {i + 100};
+    old.version = {9};
+  }
+  REQUIRE(server.ask<messages::join_reply>(incarnation{2}, join).result.ok());
+  std::size_t leases = 0;
+  server.core.for_each_lease([&](const auto&) { ++leases; });
+  CHECK(leases == limits::sources);
 }
 
 TEST_CASE("what a join says it reads: from the same shard of the same model, or not at all") {
@@ -270,4 +284,9 @@ TEST_CASE("a full server says so, and which option would help") {
   CHECK(refused(4, server.join_message("rollout-1")).find("most.replicas") != std::string::npos);
   server.join(1, "trainer");  // again, as after a lost answer: it is there already
   CHECK(server.core.worker_count() == 2);
+  catalog_test::driver<> small{catalog_options{.most = {.workers = 1}}};
+  small.join(1, "trainer");
+  const auto reply = small.ask<messages::join_reply>(incarnation{2}, small.join_message("rollout"));
+  CHECK(reply.result.code == errc::limit_exceeded);
+  CHECK(reply.result.sentence.find("most.workers") != std::string::npos);
 }
