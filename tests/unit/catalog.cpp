@@ -735,6 +735,21 @@ TEST_CASE("catalog: a worker is not dead for a reader's word and a broken connec
   }
 }
 
+TEST_CASE(
+    "catalog: a reader's word and a broken connection count only when all that was sent has been received") {
+  driver server;
+  const incarnation source = server.join(1, "trainer");
+  const incarnation reader = server.join(2, "rollout");
+  REQUIRE(server.publish(source, 1).ok());
+  static_cast<void>(server.lose_source(reader, server.start_update(reader)));
+  server.core.unreachable(server.now, source);
+  server.now = server.now + catalog_options{}.heartbeat_interval + 100ms;
+  server.core.advance(server.now, true);
+  CHECK(server.core.knows(source));
+  server.pass(100ms);
+  CHECK_FALSE(server.core.knows(source));
+}
+
 TEST_CASE("catalog: timers are due only while somebody waits") {
   driver server;
   server.join(1, "rollout");

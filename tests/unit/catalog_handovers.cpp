@@ -60,6 +60,17 @@ TEST_CASE("handovers: a shard does not wait for one any more when another shard 
   CHECK(t.is_let_go(t.shards[0], unpublish));
 }
 
+TEST_CASE("handovers: who was to take its own version, and leaves, has another replica take it") {
+  trainers t;
+  const incarnation other = t.server.join(21, "rollout", {0, 2});
+  t.server.join(22, "rollout", {1, 2});
+  t.server.unpublish(t.shards[0], 1);
+  REQUIRE(t.server.push<messages::offload_push>(t.shards[0]).has_value());
+  CHECK_FALSE(t.server.push<messages::offload_push>(other).has_value());
+  t.server.send(t.shards[1], messages::unpublish_request{1, 1, {}, true});
+  CHECK(t.server.push<messages::offload_push>(other).has_value());
+}
+
 TEST_CASE("handovers: a temporary replica is not dropped for another one of which a process is not heard") {
   trainers t;
   const auto unpublish = t.server.unpublish(t.shards[0], 1);

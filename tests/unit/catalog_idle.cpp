@@ -79,6 +79,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE(
+    "catalog: a reader keeps its source though it tells of less than it had received in its update before") {
+  scene s;
+  std::uint64_t told = 1000;
+  s.pass(500ms, [&] { return ++told; });
+  s.server.fail(s.idle, s.given, {errc::cancelled, "cancelled"}, false);
+  s.server.finish(s.other, s.server.sources_of(s.other, s.asked).front());
+  REQUIRE(s.server.publish(s.trainer, 2).ok());
+  s.given = s.server.start_update(s.idle, exactly(2));
+  s.asked = s.server.update(s.other, exactly(2), 600'000ms);
+  told = 0;
+  s.pass(3 * for_long, [&] { return ++told; });
+  CHECK_FALSE(s.is_served());
+}
+
 TEST_CASE("catalog: a reader that receives nothing keeps its source while nobody waits for it") {
   scene s;
   s.server.send(s.other, messages::finish_request{

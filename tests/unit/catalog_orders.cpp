@@ -206,6 +206,7 @@ TEST_CASE("orders: what is ordered of a replica is ordered of its parts, those i
   CHECK(s.order(manage_kind::drain, "rollout-0").workers == 2);
   const incarnation copy = s.server.join(6, "rollout-0~1");
   s.server.finish(copy, s.server.start_update(copy));
+  CHECK(s.server.core.record_of(copy)->as_source.offered == catalog_detail::offer::none);
   REQUIRE(s.server.unpublish(s.trainer, 1) > 0);
   const auto late = s.server.start_update(s.second);
   CHECK(late.source == other);  // all others are drained

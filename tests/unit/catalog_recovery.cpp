@@ -609,6 +609,24 @@ TEST_CASE("recovery: a report that ends an update is answered as one, also where
   }
 }
 
+TEST_CASE("recovery: of what was reserved for a shard that an earlier server had answered nothing is left") {
+  driver<> server{};
+  for (const std::uint32_t shard : {0u, 1u}) {
+    const incarnation trainer = server.join(1 + shard, "trainer", {shard, 2});
+    REQUIRE(server.publish(trainer, 1).ok());
+  }
+  const incarnation first = server.join(3, "rollout", {0, 2});
+  const auto source = server.start_update(first);
+  CHECK(server.leases_on({2}) == 1);
+  auto join = server.join_message("rollout", {1, 2});
+  join.before.server = {76};
+  REQUIRE(server.ask<messages::join_reply>({4}, std::move(join)).result.ok());
+  server.send({4}, messages::finish_request{source.operation, 1, {}, false, server.reference(1), {}});
+  server.finish(first, source);
+  CHECK(server.available() == versions{1});
+  CHECK(server.leases_on({2}) == 0);
+}
+
 TEST_CASE("recovery: leases of an earlier server are believed in the grace only") {
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const incarnation trainer{1};
@@ -853,6 +871,19 @@ TEST_CASE("recovery: a reader names a source that it has lost by the number of t
   CHECK(reply.sources.front().source == incarnation{1});
   CHECK(reply.sources.front().lease != old.lease);
   CHECK(server.leases_on({1}) == 1);
+}
+
+TEST_CASE("recovery: a reader that has no source any more gets one, and is a source itself") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  REQUIRE(server.ask<messages::join_reply>({1}, holder_of_7(server, "trainer")).result.ok());
+  auto join = reader_of(server, "rollout", {});
+  join.before.reading.clear();
+  REQUIRE(server.ask<messages::join_reply>({2}, std::move(join)).result.ok());
+  const auto reply = server.ask<messages::update_reply>(
+      {2}, messages::sources_request{{3}, messages::sources_wanted::all_stalled, {}, {}, "no source"});
+  REQUIRE(reply.sources.size() == 1);
+  server.send({2}, messages::receiving_request{{3}, driver<>::shows()});
+  CHECK(server.core.record_of({2})->as_source.offered == catalog_detail::offer::receiving);
 }
 
 TEST_CASE("recovery: a number that two readers name, or that would come next, is given to one lease only") {

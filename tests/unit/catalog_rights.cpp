@@ -471,6 +471,23 @@ namespace {
 
 }  // namespace
 
+TEST_CASE("catalog rights: for a shard that may not serve, and comes late, nobody of its datacenter waits") {
+  driver server;
+  for (const std::uint32_t shard : {0u, 1u}) {
+    const incarnation trainer = server.join_at(1 + shard, "trainer", {.datacenter = "x"}, {shard, 2});
+    REQUIRE(server.publish(trainer, 1).ok());
+  }
+  const location there{.datacenter = "y"};
+  const incarnation first = server.join_at(3, "rollout", there, {0, 2});
+  REQUIRE(!server.sources_of(first, server.update_shown(first)).empty());  // the other shard has its place
+  server.clients[{4}] = client_that_may(right::read);
+  const incarnation second = server.join_at(4, "rollout", there, {1, 2});
+  server.start_update(second);
+  const incarnation other = server.join_at(5, "other", there, {0, 2});
+  CHECK(server.start_update(other).source == first);
+  server.check_rules();
+}
+
 TEST_CASE("catalog rights: a key that may not publish brings no version, and blocks none, by its join") {
   driver server;
   const incarnation trainer = server.join(1, "trainer");
@@ -725,6 +742,14 @@ TEST_CASE("catalog rights: without roots a reader is believed to hold what was p
     join.before.held = bare(server, 1);
     REQUIRE(server.ask<messages::join_reply>({4}, join).result.ok());
     CHECK(server.core.record_of({4})->held.has_value());
+  }
+  SUBCASE("but of none that says it was filling the version") {
+    auto join = server.join_message("rollout-4");
+    join.before.server = {76};
+    join.before.held = bare(server, 1);
+    join.before.held->open = true;
+    REQUIRE(server.ask<messages::join_reply>({4}, join).result.ok());
+    CHECK_FALSE(server.core.record_of({4})->held.has_value());
   }
 }
 

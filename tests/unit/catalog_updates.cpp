@@ -230,6 +230,15 @@ TEST_CASE("catalog: a group's update ends for all its shards together") {
   CHECK(s.server.entry("rollout").version == version_number{1});
 }
 
+TEST_CASE("catalog: a shard that has finished is given no source any more while its group has not") {
+  group_scene s;
+  const auto source0 = s.server.start_update(s.rollout0);
+  s.server.start_update(s.rollout1);
+  s.server.finish(s.rollout0, source0);
+  CHECK_FALSE(s.server.stall(s.rollout0).result.ok());  // a late copy
+  CHECK(s.server.leases_on(s.trainer0) == 0);
+}
+
 TEST_CASE("catalog: a holder that lets go waits only for a while for a shard that has not called") {
   for (const auto passed : {0ms, 1500ms, 5000ms}) {  // when the trainer lets go, after the first shard's call
     CAPTURE(passed.count());
