@@ -56,7 +56,6 @@ class update_deadlines {
     if (core_.now >= operation.alone.until) return tell_of_failure_before(operation);
     if (core_.is_held_up(operation)) move_again(operation);
     time_point next = core_.is_held_up(operation) ? core_.now + moves_again_after : time_point::never();
-    next = std::min(next, operation.alone.until);
     for_each_member(operation, [&](const member_state& member, std::uint32_t shard) {
       const bool waits = member.phase == phase::waiting;
       const bool is_missing = operation.has_version() && member.phase == phase::absent;
