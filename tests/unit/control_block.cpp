@@ -101,6 +101,19 @@ TEST_CASE("control block: in the caller's memory it uses that, and no more of it
   CHECK(refused);
 }
 
+TEST_CASE("control block: of the chunks of the version before none is shown as received") {
+  const layout shape = shape_of(70, true);
+  control_block block{{42}, shape};
+  block.show(version_number{7}, 8);
+  std::vector<std::uint64_t> map((shape.chunk_count() + 63) / 64);
+  read_control_map(block.memory(), map);
+  REQUIRE(map.front() == ~0ull);
+  block.raise_epoch(9);
+  block.show_receiving(version_number{8}, 9);
+  read_control_map(block.memory(), map);
+  for (const std::uint64_t word : map) CHECK(word == 0);
+}
+
 TEST_CASE("control block: a fresh one says who it is and shows nothing") {
   const layout shape = shape_of(70, true);
   control_block block{{42}, shape};

@@ -78,6 +78,20 @@ TEST_CASE("pull: a chunk of a right header and a wrong digest is not confirmed")
   CHECK(c.d.core.confirmed_chunks() == 0);
 }
 
+TEST_CASE("pull: a chunk that is asked for again was not proven by the header that was read behind it") {
+  chase c;
+  c.header();
+  c.d.core.not_posted(c.channel, {kind::chunk, 4});  // its connection was stale
+  REQUIRE(c.d.take(c.channel, kind::chunk) == 4);
+  c.d.arrive(c.channel, 4);
+  CHECK(c.d.core.confirmed_chunks() == 0);
+  c.arrive(0, 4);
+  c.arrive(5, 9);
+  CHECK(c.d.core.confirmed_chunks() == 8);
+  c.d.confirm(c.channel, c.source);
+  CHECK(c.d.core.done());
+}
+
 TEST_CASE("pull: a header read that was not posted is posted after the chunks") {
   chase c;
   c.d.core.not_posted(c.channel, {kind::header, 0});

@@ -743,16 +743,27 @@ TEST_CASE("pull: a slow source is not given up while others have something else 
   CHECK_FALSE(d.core.is_lost(0));
 }
 
-TEST_CASE("pull: a slow source is not given up for one that lacks its chunk") {
+TEST_CASE("pull: a slow source is not given up for one that may come to an end before it") {
   driver d{{.window_chunks = 16, .slow_shortest = 1ms}};
   holder slow{d.shape, 1};
   holder other{d.shape, 2};
   other.begin();
   other.receive({1, 2, 3, 4, 5, 6, 7, 8});
+  bool is_complete = true;
+  SUBCASE("it lacks the chunk") {}
+  SUBCASE("it lacks the chunk, and the slow one receives itself") {
+    is_complete = false;
+    slow.begin();
+    slow.receive({0});
+  }
+  SUBCASE("it has the chunk, and receives still, and the slow one has everything") {
+    other.receive({0});
+  }
   const channel_id one = d.open(slow);
+  if (!is_complete) d.look(one, slow);
   const channel_id two = d.open(other, 1);
   d.look(two, other);
-  REQUIRE(d.take(one, kind::chunk) == 0);  // the one that the other lacks
+  REQUIRE(d.take(one, kind::chunk) == 0);
   for (int guard = 0; guard < 100; ++guard) {
     const auto task = d.core.next(two, d.now);
     if (!task) break;

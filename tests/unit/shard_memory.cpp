@@ -261,6 +261,7 @@ TEST_CASE(
   b[0] = std::byte{1};  // its reader's own business now
   b[1] = std::byte{2};
   const auto taken = b;
+  CHECK(s.memory.unpack(2, s.memory.transfers()));
   s.memory.unpack();
   CHECK(a == first_a);
   CHECK(b == taken);
