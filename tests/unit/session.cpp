@@ -287,6 +287,22 @@ TEST_CASE("session: where keys are cheap, no earlier reader keeps one after an u
   CHECK_FALSE(worker.sent<messages::cut_off_done_request>().has_value());
 }
 
+TEST_CASE(
+    "session: what the server says others may still read by old keys is revoked at the end of an unpublish") {
+  driver worker;
+  worker.join();
+  worker.hold(3);
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(2s));
+  static_cast<void>(worker.sent_body<messages::unpublish_request>());
+  messages::drained_reply drained;
+  drained.revoke = true;
+  worker.answer(drained);
+  static_cast<void>(worker.action<session_actions::raise_epoch>());
+  CHECK_FALSE(worker.result(ticket).has_value());
+  worker.carry_out_cut_off();
+  CHECK(worker.result(ticket).value().outcome.ok());
+}
+
 TEST_CASE("session: an unpublish that is forced by its deadline ends when everybody is cut off") {
   driver worker;
   worker.join();
@@ -931,6 +947,20 @@ TEST_CASE("session: what a worker that was not heard keeps") {
     worker.core.pull_finished(worker.now, driver::control());  // the last bytes arrived at the same time
     CHECK_FALSE(worker.core.held());
     CHECK(worker.action<session_actions::raise_epoch>().epoch > epoch);
+  }
+  SUBCASE("the version, where an update waits for the end of old keys") {
+    const auto ticket = worker.core.update(worker.now, at_least(2), worker.in(5s));
+    static_cast<void>(worker.sent_body<messages::update_request>());
+    worker.answer(driver::assign(driver::source(3, 5, false)));
+    static_cast<void>(worker.sent_body<messages::unpublish_request>());
+    messages::drained_reply drained;
+    drained.revoke = true;
+    worker.answer(drained);
+    REQUIRE(worker.core.is_revoking());
+    worker.push(not_heard);
+    worker.core.all_cut_off(worker.now);
+    CHECK(worker.result(ticket).value().outcome.code == errc::disconnected);
+    CHECK(worker.core.kept().value().version == version_number{1});
   }
   SUBCASE("the version, where an update has not begun to read") {
     const auto ticket = worker.core.update(worker.now, at_least(2), worker.in(5s));

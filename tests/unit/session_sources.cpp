@@ -186,6 +186,15 @@ TEST_CASE("session: the server replaces a source; the old lease is released when
   CHECK(worker.silent());
 }
 
+TEST_CASE("session: a push that comes before the answer that names the old source releases nothing") {
+  driver worker;
+  worker.join();
+  worker.core.update(worker.now, latest, worker.in(60s));
+  static_cast<void>(worker.sent_body<messages::update_request>());
+  worker.push(without(5));
+  CHECK(worker.silent());  // it may be about to be read
+}
+
 TEST_CASE("session: a copy of a push does not release a source while a read of it is outstanding") {
   driver worker;
   worker.join();
