@@ -750,6 +750,30 @@ TEST_CASE(
   CHECK_FALSE(server.core.knows(source));
 }
 
+TEST_CASE("catalog: a request that is repeated while it waits is carried out, and answered, once") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  const incarnation reader = server.join(2, "rollout");
+  const auto call = server.update_message(reader, latest, 10'000ms);
+  for (int i = 0; i < 3; ++i) server.send_as(reader, 5, call);
+  CHECK_FALSE(server.result_of(reader, 5).has_value());
+  REQUIRE(server.publish(trainer, 1).ok());
+  const auto source = server.sources_of(reader, 5).front();
+  CHECK_FALSE(server.result_of(reader, 5).has_value());
+  for (int i = 0; i < 3; ++i) server.send_as(trainer, 50, messages::unpublish_request{1, 1, {}});
+  CHECK_FALSE(server.result_of(trainer, 50).has_value());
+  server.finish(reader, source);
+  CHECK(server.answer<messages::drained_reply>(trainer, 50).value().finished == 1);
+  CHECK_FALSE(server.result_of(trainer, 50).has_value());
+}
+
+TEST_CASE("catalog: the end of the grace is a timer, too") {
+  driver server{catalog_options{.recovery_grace = 200ms}};
+  server.join(1, "rollout");
+  server.pass(1ms);
+  CHECK(server.core.next_deadline() - server.now <= 200ms);
+}
+
 TEST_CASE("catalog: timers are due only while somebody waits") {
   driver server;
   server.join(1, "rollout");

@@ -180,6 +180,18 @@ TEST_CASE("catalog: an open version that somebody else has completely does not f
   CHECK_FALSE(s.server.push<messages::abort_push>(s.a).has_value());
 }
 
+TEST_CASE("catalog: an open version that somebody else fills too does not fail with one of them") {
+  open_scene s;
+  const incarnation other = s.server.join(4, "trainer-b");
+  REQUIRE(s.open(s.trainer, 2).ok());
+  REQUIRE(s.open(other, 2).ok());
+  static_cast<void>(s.begun(s.a, s.update(s.a)));
+  s.server.unpublish(s.trainer, 2);
+  CHECK_FALSE(s.server.push<messages::abort_push>(s.a).has_value());
+  s.server.unpublish(other, 2);
+  CHECK(s.server.push<messages::abort_push>(s.a).has_value());
+}
+
 TEST_CASE("catalog: what may be opened") {
   open_scene s;
   CHECK(s.open(s.trainer, 0).code == errc::invalid_argument);

@@ -365,6 +365,14 @@ TEST_CASE("recovery: a copy is not dropped for a replica that waits to let go of
   CHECK(server.available() == versions{1});
 }
 
+TEST_CASE("recovery: a shard may publish the version that another one has published to an earlier server") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  come_back(server, 11, "rollout-0", {}, 5, 2);
+  const incarnation trainer = come_back(server, 13, "trainer", {}, 4, 2);
+  CHECK(server.publish(trainer, 4).code == errc::version_conflict);
+  CHECK(server.publish(trainer, 5).ok());
+}
+
 TEST_CASE("recovery: before an earlier server has been heard of, nothing is said to be gone") {
   driver<> server{catalog_options{.recovery_grace = 1000ms}};
   const incarnation trainer = server.join(13, "trainer");
@@ -618,10 +626,20 @@ TEST_CASE("recovery: of what was reserved for a shard that an earlier server had
   const incarnation first = server.join(3, "rollout", {0, 2});
   const auto source = server.start_update(first);
   CHECK(server.leases_on({2}) == 1);
+  bool holds = false;
+  SUBCASE("it reports the end") {}
+  SUBCASE("it holds the version, and says so when it joins") {
+    holds = true;
+  }
   auto join = server.join_message("rollout", {1, 2});
   join.before.server = {76};
+  if (holds) join.before.held = server.reference(1);
   REQUIRE(server.ask<messages::join_reply>({4}, std::move(join)).result.ok());
-  server.send({4}, messages::finish_request{source.operation, 1, {}, false, server.reference(1), {}});
+  CHECK(server.leases_on({2}) == (holds ? 0 : 1));
+  if (holds)
+    server.update({4});
+  else
+    server.send({4}, messages::finish_request{source.operation, 1, {}, false, server.reference(1), {}});
   server.finish(first, source);
   CHECK(server.available() == versions{1});
   CHECK(server.leases_on({2}) == 0);
@@ -1021,6 +1039,21 @@ TEST_CASE("recovery: a server without an election takes over workers only while 
   SUBCASE("the worker was joined here, left for the other one, and is back before it was missed") {
     CHECK(server.ask<messages::join_reply>({12}, moved("its own", {75})).result.code == errc::unavailable);
   }
+}
+
+TEST_CASE("recovery: a drain before an update that an earlier server has decided ends with the grace") {
+  driver<> server{catalog_options{.recovery_grace = 1000ms}};
+  auto join = holder_of_7(server, "rollout");
+  join.before.decided = 8;
+  REQUIRE(server.ask<messages::join_reply>({2}, std::move(join)).result.ok());
+  const auto drain = server.send({2}, messages::unpublish_request{7, 1, {1}});
+  server.pass_alive(900ms, {{2}});
+  CHECK_FALSE(server.answer<messages::drained_reply>({2}, drain).has_value());
+  server.pass_alive(300ms, {{2}});
+  const auto drained = server.answer<messages::drained_reply>({2}, drain);
+  REQUIRE(drained.has_value());
+  CHECK(drained->result.ok());
+  CHECK(drained->revoke);
 }
 
 TEST_CASE("recovery: the drain before an update is over with the update, also if the worker has forced it") {

@@ -471,6 +471,23 @@ namespace {
 
 }  // namespace
 
+TEST_CASE("catalog rights: the readers of a source that may not serve any more go on elsewhere") {
+  driver server;
+  const incarnation trainer = server.join(1, "trainer");
+  REQUIRE(server.publish(trainer, 1).ok());
+  server.clients[{2}] = client_that_may(right::read | right::serve);
+  const incarnation holder = server.join(2, "rollout-0");
+  server.finish(holder, server.start_update(holder));
+  const incarnation reader = server.join(3, "rollout-1");
+  const auto sources = server.sources_of(reader, server.update(reader));
+  REQUIRE(sources.size() == 2);
+  server.clients[holder] = client_that_may(right::read);
+  server.send_as(holder, 0, messages::heartbeat_request{});
+  const auto push = server.push<messages::reassign_push>(reader);
+  REQUIRE(push.has_value());
+  CHECK(push->old_lease == (sources.front().source == holder ? sources.front() : sources.back()).lease);
+}
+
 TEST_CASE("catalog rights: for a shard that may not serve, and comes late, nobody of its datacenter waits") {
   driver server;
   for (const std::uint32_t shard : {0u, 1u}) {

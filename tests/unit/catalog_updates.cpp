@@ -2,6 +2,8 @@
 /// The catalog, message by message: updates of single workers and of groups, leases, drains, failures.
 /// Readers that are read themselves, and several sources: catalog_sources.cpp.
 
+#include <array>
+
 #include "catalog_driver.hpp"
 #include "support/catalog_of.hpp"
 #include "tensorhub/policy/consistency/bounded_staleness.hpp"
@@ -375,6 +377,27 @@ TEST_CASE("catalog: shards that ask for different versions fail their group by n
   CHECK(s.server.push<messages::abort_push>(s.rollout0).has_value());
 }
 
+TEST_CASE("catalog: who has called beside shards that ask for different versions is given no source") {
+  driver<> server;
+  const auto join = [&](std::uint64_t first, const std::string& replica) {
+    for (std::uint32_t shard = 0; shard < 3; ++shard) server.join(first + shard, replica, {shard, 3});
+  };
+  join(1, "trainer");
+  join(4, "rollout");
+  const auto one = server.update({4}, at_least(1), 10'000ms);
+  const auto other = server.update({5}, exactly(2), 10'000ms);
+  const auto third = server.update({6}, at_least(1), 10'000ms);
+  for (const std::uint64_t id : {1u, 2u, 3u}) REQUIRE(server.publish({id}, 1).ok());
+  const std::array asked{one, other, third};
+  for (std::uint64_t shard = 0; shard < 3; ++shard) {
+    CAPTURE(shard);
+    const auto reply = server.answer<messages::update_reply>({4 + shard}, asked[shard]);
+    REQUIRE(reply.has_value());
+    if (shard > 0) CHECK_FALSE(reply->result.ok());  // the first one had its sources already
+  }
+  CHECK(server.leases_on({3}) == 0);
+}
+
 TEST_CASE("catalog: a shard that waits for a later version is not told to keep what the others hold") {
   group_scene s;
   s.update_all();
@@ -407,6 +430,8 @@ TEST_CASE("catalog: a shard that fails after changing bytes tears its replica; t
   CHECK(s.server.entry("rollout").torn);
   CHECK(s.server.entry("rollout").version == version_number{});
   // Shard 0 has version 2, but a torn replica is nobody's source.
+  CHECK(s.server.core.record_of(s.rollout0)->held->version == version_number{2});
+  CHECK(s.server.core.record_of(s.rollout0)->as_source.offered == catalog_detail::offer::none);
   s.server.unpublish(s.trainer0, 2);
   s.server.unpublish(s.trainer1, 2);
   CHECK(s.server.available().empty());
@@ -844,6 +869,25 @@ TEST_CASE(
   CHECK(s.server.leases_on(s.trainer) == 0);
   s.server.finish(s.a, reading);
   s.server.check_rules();
+}
+
+TEST_CASE("catalog: who leaves reads nothing any more: nobody has to cut it off") {
+  scene s;
+  s.server.start_update(s.a);
+  const auto unpublish = s.server.unpublish(s.trainer, 1);
+  s.server.send(s.a, messages::leave_request{});
+  CHECK_FALSE(s.server.push<messages::cut_off_push>(s.trainer).has_value());
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, unpublish).has_value());
+}
+
+TEST_CASE("catalog: a second unpublish beside one that waits is refused, and the first one is answered") {
+  scene s;
+  const auto source = s.server.start_update(s.a);
+  const auto first = s.server.unpublish(s.trainer, 1);
+  const auto second = s.server.unpublish(s.trainer, 1);
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, second).value().result.code == errc::busy);
+  s.server.finish(s.a, source);
+  CHECK(s.server.answer<messages::drained_reply>(s.trainer, first).value().result.ok());
 }
 
 TEST_CASE("catalog: only its reader can release a lease") {

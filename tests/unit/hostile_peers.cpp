@@ -290,3 +290,20 @@ TEST_CASE("a full server says so, and which option would help") {
   CHECK(reply.result.code == errc::limit_exceeded);
   CHECK(reply.result.sentence.find("most.workers") != std::string::npos);
 }
+
+TEST_CASE("the layouts of all models together are bounded") {
+  for (std::size_t bytes = 8; bytes < 4096; bytes += 8) {
+    catalog_test::driver<> server{catalog_options{.most = {.layout_bytes = bytes}}};
+    const auto join = [&](std::uint64_t id, const std::string& model) {
+      auto message = server.join_message("trainer");
+      message.model = model;
+      return server.ask<messages::join_reply>(incarnation{id}, std::move(message)).result;
+    };
+    if (!join(1, "policy").ok()) continue;
+    const auto second = join(2, "other");  // there is room for one
+    CHECK(second.code == errc::limit_exceeded);
+    CHECK(second.sentence.find("most.layout_bytes") != std::string::npos);
+    return;
+  }
+  FAIL("no bound admits a model");
+}
