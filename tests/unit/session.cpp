@@ -303,6 +303,30 @@ TEST_CASE(
   CHECK(worker.result(ticket).value().outcome.ok());
 }
 
+TEST_CASE(
+    "session: what is retained, and nobody has said to be elsewhere, is lost by an unpublish that is "
+    "forced") {
+  messages::retention keeps{1, 0, {}};
+  SUBCASE("nothing is") {}
+  SUBCASE("the latest") {
+    keeps.keep_latest = 1;
+  }
+  SUBCASE("this version") {
+    keeps.pinned = {version_number{3}};
+  }
+  driver worker;
+  worker.join();
+  worker.push(messages::retention_push{keeps});
+  worker.hold(3);
+  const auto ticket = worker.core.unpublish(worker.now, worker.in(2s));
+  worker.pass(2s);
+  static_cast<void>(worker.action<session_actions::raise_epoch>());
+  worker.carry_out_cut_off();
+  const auto result = worker.result(ticket).value();
+  CHECK(result.forced);
+  CHECK(result.drained.lost == (keeps.keep_latest > 0 || !keeps.pinned.empty()));
+}
+
 TEST_CASE("session: an unpublish that is forced by its deadline ends when everybody is cut off") {
   driver worker;
   worker.join();
@@ -915,6 +939,16 @@ TEST_CASE("session: a worker that was not heard goes on as another incarnation, 
     CHECK_FALSE(worker.core.may_return());
     CHECK(worker.core.fatal().value().code == errc::replaced);
   }
+}
+
+TEST_CASE("session: whom a worker has cut off for good is told by its next incarnation, too") {
+  driver worker{[](session_options& how) { how.renewable = true; }};
+  worker.join();
+  worker.push(messages::cut_off_push{incarnation{9}});
+  worker.push(not_heard);
+  worker.core.all_cut_off(worker.now);
+  go_on(worker, std::nullopt);
+  CHECK(worker.sent_body<messages::join_request>().before.barred == std::vector{incarnation{9}});
 }
 
 TEST_CASE("session: what a worker that was not heard keeps") {

@@ -182,6 +182,8 @@ TEST_CASE("session: a copy that fails") {
     CHECK(worker.silent());
   }
   CHECK(worker.result(ticket).value().outcome.code == errc::system_failed);
+  worker.push(messages::goodbye_push{server_epoch{78}, true, {}});
+  CHECK(worker.sent_body<messages::join_request>().before.ended_well);  // no call of the replica has failed
 }
 
 TEST_CASE("session: what the server does not believe is not held") {
