@@ -138,6 +138,23 @@ TEST_CASE("catalog: a reader with readers of its own is a source only when they 
   CHECK(more->source.version == version_number{2});
 }
 
+TEST_CASE("catalog: who has lost another source takes nothing from the seed of its datacenter") {
+  driver<> server{};
+  const location there{.datacenter = "y"};
+  REQUIRE(server.publish(server.join_at(1, "trainer", {.datacenter = "x"}), 1).ok());
+  const incarnation seed = server.join_at(2, "rollout-a", there);
+  server.start_update(seed);
+  const incarnation holder = server.join_at(3, "rollout-b", there);
+  server.send(holder, messages::holding_request{server.reference(1)});
+  const incarnation reader = server.join_at(4, "rollout-c", there);
+  const auto source = server.start_update(reader);
+  REQUIRE(source.source == holder);
+  server.clear();
+  static_cast<void>(server.lose_source(reader, source));
+  CHECK_FALSE(server.push<messages::reassign_push>(seed).has_value());
+  server.check_rules();
+}
+
 TEST_CASE("catalog: word of a receiving that is over, or of another operation, makes no source") {
   scene s;
   const auto source = s.server.start_update(s.a);
