@@ -634,6 +634,29 @@ TEST_CASE("session: a source that several transports reach is named by all of it
   CHECK_FALSE(worker.result(ticket).has_value());
 }
 
+TEST_CASE("session: cancel ends an update that reads") {
+  driver worker;
+  worker.join();
+  const auto ticket = worker.start_update(3);
+  worker.core.cancel(worker.now, ticket);
+  static_cast<void>(worker.action<session_actions::stop_pull>());
+  SUBCASE("when every byte is here already: nothing is held either") {
+    worker.core.pull_finished(worker.now, driver::control(9));
+    static_cast<void>(worker.action<session_actions::raise_epoch>());
+    const auto finish = worker.sent_body<messages::finish_request>();
+    CHECK(finish.result.code == errc::cancelled);
+    CHECK_FALSE(finish.held);
+    worker.answer(messages::status_reply{});
+    CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
+    CHECK_FALSE(worker.core.held());
+  }
+  SUBCASE("though the server says nothing any more") {
+    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, {});
+    worker.pass(2000ms);
+    CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
+  }
+}
+
 TEST_CASE("session: cancel ends an update, and only that") {
   driver worker;
   worker.join();
@@ -667,27 +690,6 @@ TEST_CASE("session: cancel ends an update, and only that") {
     worker.answer(messages::status_reply{});
     CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
     CHECK(worker.core.held()->version == version_number{1});
-  }
-  SUBCASE("while pulling, when every byte is here already: nothing is held either") {
-    const auto ticket = worker.start_update(3);
-    worker.core.cancel(worker.now, ticket);
-    static_cast<void>(worker.action<session_actions::stop_pull>());
-    worker.core.pull_finished(worker.now, driver::control(9));
-    static_cast<void>(worker.action<session_actions::raise_epoch>());
-    const auto finish = worker.sent_body<messages::finish_request>();
-    CHECK(finish.result.code == errc::cancelled);
-    CHECK_FALSE(finish.held);
-    worker.answer(messages::status_reply{});
-    CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
-    CHECK_FALSE(worker.core.held());
-  }
-  SUBCASE("while pulling, though the server says nothing any more") {
-    const auto ticket = worker.start_update(3);
-    worker.core.cancel(worker.now, ticket);
-    static_cast<void>(worker.action<session_actions::stop_pull>());
-    worker.core.pull_failed(worker.now, {errc::source_lost, "stopped"}, {});
-    worker.pass(2000ms);
-    CHECK(worker.result(ticket).value().outcome.code == errc::cancelled);
   }
   SUBCASE("while pulling, afterwards: nothing is held") {
     worker.hold(1);
