@@ -16,8 +16,9 @@ TENSORHUB_DECL std::string openssl_trouble() {
   int failed = 0;  // `errno` of the last call of the system that has failed
   for (unsigned long each = ::ERR_get_error(); each != 0; each = ::ERR_get_error())
     if (ERR_SYSTEM_ERROR(each)) failed = ERR_GET_REASON(each);
-  const bool says_system = ERR_SYSTEM_ERROR(code) || ERR_GET_REASON(code) == ERR_R_SYS_LIB;
-  if (says_system && failed != 0) return std::strerror(failed);  // OpenSSL's own words are "system lib"
+  const int said = ERR_GET_REASON(code);
+  const bool says_system = ERR_SYSTEM_ERROR(code) || said == ERR_R_SYS_LIB || said == ERR_R_BIO_LIB;
+  if (says_system && failed != 0) return std::strerror(failed);  // OpenSSL says "system lib", or "BIO lib"
   const char* const reason = code == 0 ? nullptr : ::ERR_reason_error_string(code);
   return reason == nullptr ? "OpenSSL error " + std::to_string(code) : reason;
 }
