@@ -24,7 +24,7 @@ need_packages() {
   "${install[@]}" "${missing[@]}" >/dev/null 2>&1 && return 0
   "${as_root[@]}" apt-get update -qq || say "the package lists could not be renewed; trying with the present ones"
   "${install[@]}" "${missing[@]}" ||
-    fail "these packages could not be installed: ${missing[*]}. Is there a network, and a Debian 12 package source?"
+    fail "these packages could not be installed: ${missing[*]}. Is there a network, and a package source of Debian 12 or 13?"
 }
 
 # What ccache keeps serves every clone, wherever it lies. It must compare whole headers (CCACHE_DEPEND), not what the
