@@ -74,6 +74,22 @@ TEST_CASE("libfabric: only tcp;ofi_rxm of 1.17 leaves endpoints open that have r
     CHECK_MESSAGE(!crashes_on_close(other, with_old_tcp), other);
 }
 
+TEST_CASE("libfabric: endpoints of tcp;ofi_rxm report from 1.18 on who sent a message") {
+  using wire::has_to_know_senders;
+  CHECK(has_to_know_senders("tcp;ofi_rxm", FI_VERSION(1, 18)));
+  CHECK(has_to_know_senders("tcp;ofi_rxm", FI_VERSION(2, 1)));
+  CHECK(!has_to_know_senders("tcp;ofi_rxm", FI_VERSION(1, 17)));
+  for (const char* const other : {"verbs;ofi_rxm", "tcp", "shm", "sockets", "efa", ""})
+    CHECK_MESSAGE(!has_to_know_senders(other, FI_VERSION(2, 1)), other);
+  for (const bool connected : {true, false}) {
+    tensorhub::transports::libfabric_options options;
+    options.provider = "tcp;ofi_rxm";
+    const wire::unique_info hints = wire::make_hints(options, connected);
+    const bool reports = (hints->caps & FI_SOURCE) != 0;
+    CHECK(reports == (!connected && ::fi_version() >= FI_VERSION(1, 18)));
+  }
+}
+
 TEST_CASE("libfabric: provider net is refused, since its sources crash, and the sentence says what to use") {
   using wire::why_unusable;
   CHECK(wire::available_providers().find("net") == std::string::npos);

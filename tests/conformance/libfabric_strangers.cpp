@@ -298,6 +298,25 @@ TEST_CASE("libfabric: refused letters have few answers, and take no place of a r
   CHECK(refused <= 16u * static_cast<std::uint64_t>(seconds.count()));
 }
 
+TEST_CASE("libfabric: letters whose writer has gone before they were read do not disturb a source") {
+  const wire::provider provider{options_of("tcp;ofi_rxm")};
+  wire::source source{provider, options_of("tcp;ofi_rxm"), source_id, 1};
+  const tensorhub::transport_address address{source.address().text()};
+  auto gone = std::make_unique<stranger>("tcp;ofi_rxm", address);
+  gone->write(another_process, 0, gone->own_address());
+  CHECK(gone->answer().ticket == 0);
+  source.exclusively([&] {  // more of them than it has posted receives
+    for (std::uint64_t ticket = 1; ticket <= 64; ++ticket)
+      gone->write(another_process, ticket, gone->own_address());
+    gone.reset();
+  });
+  stranger other{"tcp;ofi_rxm", address};
+  other.write(source_id, 65, other.own_address());
+  const wire::datagram answer = other.answer();
+  CHECK(answer.ticket == 65);
+  CHECK(answer.from_source.status == wire::welcome_status::accepted);
+}
+
 TEST_CASE("libfabric: what is none of the provider's addresses is given to no provider") {
   for (const std::string provider : {"tcp;ofi_rxm", "shm"}) {
     CAPTURE(provider);

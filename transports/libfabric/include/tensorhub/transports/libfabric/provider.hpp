@@ -59,6 +59,12 @@ inline constexpr std::uint64_t wanted_caps = FI_MSG | FI_SEND | FI_RECV | FI_RMA
   return provider == "tcp;ofi_rxm" && library < FI_VERSION(1, 18);
 }
 
+/// True if inserting an address crashes while messages wait for a receive (a stranger can send any number),
+/// unless the endpoint reports who has sent them (FI_SOURCE). Seen with 2.1.0, and not with 1.17.
+[[nodiscard]] constexpr bool has_to_know_senders(std::string_view provider, std::uint32_t library) noexcept {
+  return provider == "tcp;ofi_rxm" && library >= FI_VERSION(1, 18);
+}
+
 /// Why no transport uses this provider; empty: it may be used.
 [[nodiscard]] std::string why_unusable(std::string_view provider, std::uint32_t library);
 

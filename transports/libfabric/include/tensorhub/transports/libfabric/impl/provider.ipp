@@ -37,6 +37,8 @@ TENSORHUB_DECL unique_info make_hints(const libfabric_options& options, bool con
     hints->tx_attr->size = 128;
     hints->rx_attr->size = 64;
   }
+  // Only then does a message that waits know its connection, which fi_av_insert looks at.
+  if (!connected && has_to_know_senders(options.provider, ::fi_version())) hints->caps |= FI_SOURCE;
   // Provider shm reads a peer's memory by itself, without a check of the key, unless the reads of one
   // endpoint must be answered in order: then the peer answers them and checks the key.
   if (options.provider == "shm") hints->tx_attr->msg_order = FI_ORDER_RAR;
