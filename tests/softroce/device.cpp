@@ -62,7 +62,7 @@ TEST_CASE("the guest has a device for each address, with an active port and the 
     CHECK(port.state == IBV_PORT_ACTIVE);
     CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET);
     CHECK(port.active_mtu == IBV_MTU_4096);
-    CHECK(port.max_msg_sz == 8u << 20);
+    CHECK(port.max_msg_sz >= 8u << 20);  // of Linux 6.1; 6.12 has 2 GiB
     found.merge(addresses_of(opened.get(), port));
   }
   CHECK(found == std::set<std::string>{expected.begin(), expected.end()});
