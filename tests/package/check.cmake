@@ -1,6 +1,7 @@
 # Builds and runs a consumer in the given WAY. Fails with the output of the step that failed. Steps that only configure
 # share one build folder, because looking at the compiler is what takes the time.
 file(REMOVE_RECURSE ${WORK})
+set(ENV{CMAKE_GENERATOR} ${GENERATOR}) # of the steps: the machine may have no other
 set(prefix ${WORK}/prefix)
 
 function(step)
