@@ -66,9 +66,12 @@ function(tensorhub_optional_component name)
     if(arg_COMPILED)
       set(compiled COMPILED)
     endif()
+    set(include) # not the keyword alone: CMake 3.31 warns of one without a value
+    if(arg_INCLUDE)
+      set(include INCLUDE ${arg_INCLUDE})
+    endif()
     tensorhub_component(
-      ${name} ${compiled}
-      INCLUDE ${arg_INCLUDE}
+      ${name} ${compiled} ${include}
       HEADERS ${arg_HEADERS}
       LINK TensorHub::core ${arg_LINK})
     if(EXISTS "${PROJECT_SOURCE_DIR}/cmake/Find${arg_PACKAGE}.cmake") # else it is CMake's own
