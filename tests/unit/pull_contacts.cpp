@@ -115,16 +115,32 @@ TEST_CASE("pull contacts: attempts at one of several sources are short, then lon
   }
 }
 
-TEST_CASE("pull contacts: the only source, and one in another datacenter, have the whole time") {
-  contacts_of_pull scene{0};
-  SUBCASE("the only one") {
+TEST_CASE("pull contacts: a source in another datacenter has the whole time") {
+  contacts_of_pull scene{0, {.connect_timeout = 5s}};
+  scene.add(true);
+  scene.add(true);
+  CHECK(scene.take(0).patience == 5s);
+}
+
+TEST_CASE("pull contacts: the only source has all the time, in attempts between which another one may come") {
+  contacts_of_pull scene{1, {.connect_timeout = 5s}};
+  const auto first = scene.take(0);
+  CHECK(first.patience == 1s);
+  SUBCASE("none comes") {
+    REQUIRE(scene.time_out(0, first));
+    const auto second = scene.take(0);
+    CHECK(second.patience == 2s);
+    REQUIRE(scene.time_out(0, second));
+    const auto third = scene.take(0);
+    CHECK(third.patience == 2s);
+    CHECK_FALSE(scene.time_out(0, third));
+  }
+  SUBCASE("one has come, and another lane has reached it") {
     scene.add();
+    CHECK(scene.reach(1).slot == 1);
+    CHECK_FALSE(scene.time_out(0, first));
   }
-  SUBCASE("far") {
-    scene.add(true);
-    scene.add(true);
-  }
-  CHECK(scene.take(0).patience == 1s);
+  CHECK(scene.transfer.is_lost(0));
 }
 
 TEST_CASE("pull contacts: a wide-area source is explored by the first lane, if that one is not busy") {

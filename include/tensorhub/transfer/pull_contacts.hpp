@@ -5,9 +5,10 @@
 ///
 /// Every lane connects to every source. A lane reads nothing while it connects, and a stopped process still
 /// accepts connections but never answers. Therefore only one lane at a time tries a source that no lane has
-/// reached yet, and the other lanes keep reading. If there are other sources, the first attempt is short and
-/// later attempts are longer, and the lane does its other work between attempts. As soon as another source is
-/// connected, the attempts are limited by `next_connect_timeout`.
+/// reached yet, and the other lanes keep reading. The first attempt is short, the more so if there are other
+/// sources, and later attempts are longer; the lane does its other work between attempts, and the update ends
+/// if it is done or cancelled. As soon as another source is connected, the attempts are limited by
+/// `next_connect_timeout`.
 ///
 /// The lane that reaches a wide-area source first may read all of a small version through its own connection
 /// (pull.hpp). It is the first lane, unless that one is busy with something that may take long. So every
@@ -36,6 +37,8 @@ struct contact_options {
   duration next_connect_timeout = std::chrono::milliseconds{500};
   /// Time-out of the first attempt to reach a source; each further attempt takes twice as long.
   duration first_try = std::chrono::milliseconds{200};
+  /// The same if there is no other source yet: one may come meanwhile, and the update may be cancelled.
+  duration first_try_alone = std::chrono::seconds{1};
   duration shortest_try = std::chrono::milliseconds{20};
 };
 

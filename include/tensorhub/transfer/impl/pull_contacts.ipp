@@ -26,10 +26,10 @@ TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id
   attempt out{*slot, patience_for(*slot), source.met == contact::none};
   if (!out.explores) return out;
   source.met = contact::trying;
-  if (!transfer_->facts(*slot).far && has_others(*slot)) {
-    out.patience = std::clamp<duration>(out.patience - source.tried, options_.shortest_try,
-                                        options_.first_try + source.tried);
-  }
+  if (transfer_->facts(*slot).far) return out;
+  const duration first = has_others(*slot) ? options_.first_try : options_.first_try_alone;
+  out.patience =
+      std::clamp<duration>(out.patience - source.tried, options_.shortest_try, first + source.tried);
   return out;
 }
 
