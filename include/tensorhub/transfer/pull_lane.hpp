@@ -172,6 +172,7 @@ class pull_lane : public lane_thread {
     time_point reused{};
     bool is_replacement = false;  ///< for an endpoint that has ended; and no chunk has arrived since
     std::size_t outstanding = 0;  ///< reads that have not completed
+    std::size_t block = 0;        ///< the place of its control block, while that is read
     [[nodiscard]] bool is_open() const noexcept { return state == channel_state::open; }
     /// The end of its endpoint is not yet the end of its source: nobody has read through a kept connection
     /// for long, and a path between datacenters fails now and then, while the source goes on. To drop the
@@ -230,7 +231,13 @@ class pull_lane : public lane_thread {
   void measure(const channel_record& channel);
   void trace(const channel_record& channel, chunk_index chunk, completion_status status, time_point at);
   [[nodiscard]] std::string_view name_of(source_slot slot) const;
+  /// How many control blocks may be on their way at once: a source that is silent must not keep the lane
+  /// from looking at others. Those of models with very many tensors are large.
+  [[nodiscard]] static std::size_t blocks_of(const pull_driver& driver) noexcept;
+  [[nodiscard]] static std::uint64_t block_offset(const pull_driver& driver, std::size_t block) noexcept;
   [[nodiscard]] static std::uint64_t look_offset(const pull_driver& driver, std::size_t look) noexcept;
+  /// The core gets a task back, whose read was not posted or is void.
+  void give_back(const channel_record& channel, const pull_task& task);
 
   static constexpr duration idle_wait = std::chrono::milliseconds{100};
   static constexpr std::size_t tasks_at_once = 8;
@@ -244,7 +251,7 @@ class pull_lane : public lane_thread {
   std::span<const std::byte> scratch_;
   std::vector<std::size_t> free_looks_;
   std::vector<channel_record> channels_;
-  bool block_pending_ = false;                     ///< a control block is on its way into the scratch memory
+  std::vector<std::size_t> free_blocks_;           ///< places for control blocks in the scratch memory
   std::vector<read_task> tasks_;                   ///< taken from the core, not posted yet
   bool has_connected_ = false;                     ///< has tried to, once: a stall begins after it
   std::map<chunk_index, time_point> posted_at_{};  ///< chunk reads in flight, if the caller traces

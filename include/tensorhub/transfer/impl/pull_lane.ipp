@@ -15,8 +15,18 @@ TENSORHUB_DECL std::size_t pull_lane::scratch_words(const pull_driver& driver) {
   return look_offset(driver, most_looks) / 8;
 }
 
+TENSORHUB_DECL std::size_t pull_lane::blocks_of(const pull_driver& driver) noexcept {
+  constexpr std::uint64_t most_bytes = 4u << 20, most_blocks = 4;
+  return static_cast<std::size_t>(
+      std::clamp<std::uint64_t>(most_bytes / driver.offsets_.total_bytes, 1, most_blocks));
+}
+
+TENSORHUB_DECL std::uint64_t pull_lane::block_offset(const pull_driver& driver, std::size_t block) noexcept {
+  return (driver.offsets_.total_bytes + 7) / 8 * 8 * block;
+}
+
 TENSORHUB_DECL std::uint64_t pull_lane::look_offset(const pull_driver& driver, std::size_t look) noexcept {
-  return (driver.offsets_.total_bytes + 7) / 8 * 8 + look * driver.look_bytes_;
+  return block_offset(driver, blocks_of(driver)) + look * driver.look_bytes_;
 }
 
 TENSORHUB_DECL pull_lane::listed::listed(pull_lane& lane) : lane_{&lane} {
@@ -32,6 +42,7 @@ TENSORHUB_DECL pull_lane::listed::~listed() {
 TENSORHUB_DECL pull_lane::pull_lane(pull_driver& driver, lane_id number, std::span<const std::byte> scratch)
     : driver_{&driver}, number_{number}, scratch_{scratch} {
   for (std::size_t look = most_looks; look > 0; --look) free_looks_.push_back(look - 1);
+  for (std::size_t block = blocks_of(driver); block > 0; --block) free_blocks_.push_back(block - 1);
 }
 
 TENSORHUB_DECL pull_lane::~pull_lane() = default;
@@ -209,8 +220,7 @@ TENSORHUB_DECL bool pull_lane::give_back_stale(channel_record& channel, const pu
   {
     const std::lock_guard lock{driver_->mutex_};
     if (driver_->core_.is_lost(channel.slot)) return false;  // the core waits for this read to end
-    if (task.kind == pull_task::kind_type::block) block_pending_ = false;
-    driver_->core_.not_posted(channel.id, task);
+    give_back(channel, task);
     driver_->wake_all(this);
   }
   if (channel.outstanding == 0) close_stale(channel);
@@ -262,7 +272,7 @@ TENSORHUB_DECL bool pull_lane::may_read(std::size_t channel) const noexcept {
 }
 
 TENSORHUB_DECL std::span<const pull_lane::read_task> pull_lane::take_tasks(std::size_t channel) {
-  const channel_record& through = channels_[channel];
+  channel_record& through = channels_[channel];
   tasks_.clear();
   const std::lock_guard lock{driver_->mutex_};
   pull& core = driver_->core_;
@@ -270,7 +280,8 @@ TENSORHUB_DECL std::span<const pull_lane::read_task> pull_lane::take_tasks(std::
     const auto task = core.next(through.id, pull_driver::now());
     if (core.has_failure()) driver_->wake_all();  // a slow source was dropped: other lanes read from it
     if (!task) break;
-    if (task->kind == pull_task::kind_type::block && block_pending_) {  // its scratch slot is in use
+    const bool is_block = task->kind == pull_task::kind_type::block;
+    if (is_block && free_blocks_.empty()) {
       core.not_posted(through.id, *task);
       break;
     }
@@ -279,7 +290,10 @@ TENSORHUB_DECL std::span<const pull_lane::read_task> pull_lane::take_tasks(std::
         is_chunk ? core.segments(through.slot)[driver_->layout_->slice(task->chunk).segment]
                  : driver_->sources_[through.slot].target.control;
     tasks_.push_back({*task, &from});
-    if (task->kind == pull_task::kind_type::block) block_pending_ = true;
+    if (is_block) {
+      through.block = free_blocks_.back();
+      free_blocks_.pop_back();
+    }
   }
   return tasks_;
 }
@@ -294,17 +308,20 @@ TENSORHUB_DECL void pull_lane::posted(std::size_t channel, const pull_task& task
 
 TENSORHUB_DECL void pull_lane::not_posted(std::size_t channel, std::size_t first) {
   const std::lock_guard lock{driver_->mutex_};
-  for (std::size_t left = tasks_.size(); left > first; --left) {
-    const pull_task& task = tasks_[left - 1].what;
-    if (task.kind == pull_task::kind_type::block) block_pending_ = false;
-    driver_->core_.not_posted(channels_[channel].id, task);
-  }
+  for (std::size_t left = tasks_.size(); left > first; --left)
+    give_back(channels_[channel], tasks_[left - 1].what);
   if (first > 0) driver_->wake_all(this);  // others may have looked meanwhile
+}
+
+TENSORHUB_DECL void pull_lane::give_back(const channel_record& channel, const pull_task& task) {
+  if (task.kind == pull_task::kind_type::block) free_blocks_.push_back(channel.block);
+  driver_->core_.not_posted(channel.id, task);
 }
 
 TENSORHUB_DECL pull_lane::scratch_range pull_lane::scratch_of(std::size_t channel,
                                                               pull_task::kind_type kind) const noexcept {
-  if (kind == pull_task::kind_type::block) return {0, driver_->offsets_.total_bytes};
+  if (kind == pull_task::kind_type::block)
+    return {block_offset(*driver_, channels_[channel].block), driver_->offsets_.total_bytes};
   const bool is_map = kind == pull_task::kind_type::map;
   return {look_offset(*driver_, channels_[channel].look),
           is_map ? driver_->look_bytes_ : sizeof(control_header)};
@@ -333,7 +350,7 @@ TENSORHUB_DECL void pull_lane::look_arrived(const request& read, completion_stat
   pull& core = driver_->core_;
   const time_point now = pull_driver::now();
   if (is_block) {
-    block_pending_ = false;
+    free_blocks_.push_back(channel.block);
     const bool believed = core.block_arrived(channel.id, status, bytes, root, now);
     if (believed && !std::exchange(driver_->showing_, true) && driver_->handlers_.believed)
       driver_->handlers_.believed(core.table());
