@@ -211,6 +211,18 @@ TEST_CASE("pull: several sources share a lane's window, so that a slow one does 
   CHECK(alone.nothing(kept));
 }
 
+TEST_CASE("pull: a source that had the window for itself, and falls silent, does not keep another one out") {
+  driver d{{.window_chunks = 4}};
+  holder silent{d.shape, 1}, other{d.shape, 2};
+  const channel_id one = d.open(silent);
+  for (int i = 0; i < 4; ++i) d.take(one, kind::chunk);
+  CHECK(d.nothing(one));
+  const channel_id two = d.open(other);
+  d.take(two, kind::chunk);
+  d.take(two, kind::chunk);
+  CHECK(d.nothing(two));
+}
+
 TEST_CASE("pull: the sources that share a window use all of it") {
   driver d{{.window_chunks = 4}};
   holder first{d.shape, 1}, second{d.shape, 2}, third{d.shape, 3};
@@ -219,8 +231,16 @@ TEST_CASE("pull: the sources that share a window use all of it") {
   d.take(channels[0], kind::chunk);
   CHECK(d.nothing(channels[0]));
   d.take(channels[1], kind::chunk);
-  d.take(channels[2], kind::chunk);
-  CHECK(d.nothing(channels[1]));
+  SUBCASE("and no more") {
+    d.take(channels[2], kind::chunk);
+    CHECK(d.nothing(channels[1]));
+    CHECK(d.nothing(channels[2]));
+  }
+  SUBCASE("and each has its share of it, whatever the others hold") {
+    d.take(channels[1], kind::chunk);
+    d.take(channels[2], kind::chunk);
+    CHECK(d.nothing(channels[2]));
+  }
 }
 
 TEST_CASE("pull: a source that is slow beside another one has one read outstanding, beside the window") {

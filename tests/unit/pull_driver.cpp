@@ -579,7 +579,7 @@ TEST_CASE("pull driver: a source is reported free before the lane connects to an
   // Both until the reader has closed its connections.
   std::atomic<bool> takes_long = false;
   std::atomic<std::chrono::steady_clock::time_point> took_long = std::chrono::steady_clock::time_point::max();
-  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = slow_after}}, 20 * chunk};
+  reader_process<> reader{whole.shape(), {.lanes = 2, .rules = {.slow_shortest = slow_after}}, 60 * chunk};
   const auto take_long = [&](incarnation peer) {
     if (peer != incarnation{3} || !takes_long.exchange(false)) return;
     took_long = std::chrono::steady_clock::now();
@@ -597,7 +597,7 @@ TEST_CASE("pull driver: a source is reported free before the lane connects to an
   whole.transport.stall();
   if (!connects) late.transport.stall();
   reader.gate->open();
-  while (reader.driver->progress().chunks < 290 && std::chrono::steady_clock::now() < begun + patience)
+  while (reader.driver->progress().chunks < 280 && std::chrono::steady_clock::now() < begun + patience)
     std::this_thread::sleep_for(1ms);
   takes_long = true;
   connects ? reader.driver->add_source(late.target()) : late.transport.kill();

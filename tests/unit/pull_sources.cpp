@@ -3,6 +3,7 @@
 /// up.
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <set>
@@ -743,21 +744,18 @@ TEST_CASE("pull: a slow source is not given up while others have something else 
   CHECK_FALSE(d.core.is_lost(0));
 }
 
-TEST_CASE("pull: a slow source is not given up for one that may come to an end before it") {
+TEST_CASE("pull: a slow source is not given up for one that lacks its chunk") {
   driver d{{.window_chunks = 16, .slow_shortest = 1ms}};
   holder slow{d.shape, 1};
   holder other{d.shape, 2};
   other.begin();
   other.receive({1, 2, 3, 4, 5, 6, 7, 8});
   bool is_complete = true;
-  SUBCASE("it lacks the chunk") {}
-  SUBCASE("it lacks the chunk, and the slow one receives itself") {
+  SUBCASE("the slow one has everything") {}
+  SUBCASE("the slow one receives itself") {
     is_complete = false;
     slow.begin();
     slow.receive({0});
-  }
-  SUBCASE("it has the chunk, and receives still, and the slow one has everything") {
-    other.receive({0});
   }
   const channel_id one = d.open(slow);
   if (!is_complete) d.look(one, slow);
@@ -771,9 +769,78 @@ TEST_CASE("pull: a slow source is not given up for one that may come to an end b
     d.perform(two, other, *task);
   }
   REQUIRE(d.core.confirmed_chunks() == 8);
-  d.pass(10s);
+  CHECK(d.nothing(two));
+  const time_point late = d.core.due(two);
+  REQUIRE(late < d.now + 1ms);
+  d.pass(late - d.now);
+  d.look(two, other);  // it may have that chunk by now
   CHECK(d.nothing(two));
   CHECK_FALSE(d.core.is_lost(0));
+  const time_point again = d.core.due(two);
+  CHECK(again > d.now);
+  CHECK(again < d.now + 10ms);
+  d.pass(10s);
+  other.receive({0});
+  d.look(two, other);
+  CHECK(d.nothing(two));
+  CHECK(d.core.is_lost(0));
+  d.core.chunk_arrived(one, 0, completion_status::cancelled, {}, d.now);
+  CHECK(d.take(two, kind::chunk) == 0);
+}
+
+TEST_CASE("pull: a slow source is not given up for one that lacks some of its chunks") {
+  driver d{{.window_chunks = 16, .slow_shortest = 1ms}};
+  holder slow{d.shape, 1};
+  holder other{d.shape, 2};
+  other.begin();
+  other.receive({0, 3, 4, 5, 6, 7, 8});
+  const channel_id one = d.open(slow);
+  const channel_id two = d.open(other, 1);
+  const chunk_index first = d.take(one, kind::chunk);
+  d.arrive(one, first);
+  d.confirm(one, slow);
+  d.look(two, other);
+  const std::array<chunk_index, 2> rare{d.take(one, kind::chunk), d.take(one, kind::chunk)};
+  for (int guard = 0; guard < 100; ++guard) {
+    const auto task = d.core.next(two, d.now);
+    if (!task) break;
+    d.pass(10us);
+    d.perform(two, other, *task);
+  }
+  REQUIRE(d.core.confirmed_chunks() == 7);
+  for (const chunk_index each : rare) {
+    CHECK_FALSE(d.core.is_lost(0));
+    d.pass(10s);
+    other.receive({each});
+    d.look(two, other);
+    CHECK(d.nothing(two));
+  }
+  CHECK(d.core.is_lost(0));
+}
+
+TEST_CASE("pull: a source is given up that does not confirm its last chunks, if another one has them") {
+  driver d{{.window_chunks = 16, .confirm_every = 99, .slow_shortest = 1ms}};
+  holder silent{d.shape, 1};
+  holder other{d.shape, 2};
+  const channel_id one = d.open(silent);
+  const channel_id two = d.open(other, 1);
+  const chunk_index late = d.take(one, kind::chunk);
+  d.arrive(one, late);
+  d.take(one, kind::header);  // which does not come
+  for (int guard = 0; guard < 100; ++guard) {
+    const auto task = d.core.next(two, d.now);
+    if (!task) break;
+    d.pass(10us);
+    d.perform(two, other, *task);
+  }
+  REQUIRE(d.core.confirmed_chunks() == 8);
+  CHECK_FALSE(d.core.is_lost(0));
+  const time_point due = d.core.due(two);
+  REQUIRE(due < d.now + 1ms);
+  d.pass(due - d.now);
+  CHECK(d.nothing(two));
+  CHECK(d.core.is_lost(0));
+  CHECK(d.take(two, kind::chunk) == late);
 }
 
 TEST_CASE("pull: a stall is told once, when no source has had anything new for a while") {

@@ -202,7 +202,7 @@ class pull {
   }
   /// How many chunk reads a lane may have outstanding near, and from one source far.
   [[nodiscard]] std::size_t most_reads() const noexcept {
-    return options_.window_chunks + most_slow_reads + most_far_reads();
+    return options_.window_chunks + most_reads_beside + most_far_reads();
   }
   /// The number of this channel's chunk reads that have not ended.
   [[nodiscard]] std::size_t in_flight(channel_id id) const noexcept { return channels_[id].reads.size(); }
@@ -368,19 +368,22 @@ class pull {
   [[nodiscard]] std::uint64_t window_chunk_bytes() const noexcept {
     return std::min<std::uint64_t>(layout_->chunk_bytes(), limits::shard_bytes);
   }
-  /// How the near sources of a lane use its window. A source that is slow beside the quickest one has one read
-  /// outstanding, which the window does not count: the reader would get less from its other sources than
-  /// readers do whose sources are all quick, and be the last.
+  /// How the near sources of a lane share its window. Each may have its share outstanding, whatever the
+  /// others hold, which may have fallen silent; and one more if the window cannot be divided, and has room.
+  /// A source that is slow beside the quickest one has one read outstanding, which the window does not count:
+  /// the reader would get less from its other sources than readers do whose sources are all quick.
   struct window_use {
     duration quickest = duration::max();  ///< the usual time of one chunk read from the quickest source
-    std::size_t sources = 0;              ///< that share the window
-    std::size_t reads = 0;                ///< outstanding, of those that the window counts
+    std::size_t share = 0;                ///< of each source that is not slow
+    std::size_t most = 0;                 ///< likewise, while the window is not full
+    std::size_t reads = 0;                ///< outstanding, but for those from slow sources
+    std::size_t of_shares = 0;            ///< of those, what is not beyond a source's share
     [[nodiscard]] bool is_slow(const source_record& from) const noexcept {
       return from.times.usual / slow_beside_quickest > quickest;
     }
   };
   static constexpr std::int64_t slow_beside_quickest = 4;
-  static constexpr std::size_t most_slow_reads = 8;  ///< of one lane: the usual number of its sources
+  static constexpr std::size_t most_reads_beside = 8;  ///< the window, by one lane: one for each usual source
   [[nodiscard]] window_use use_of(const lane_record& lane) const noexcept;
   /// How many more chunks this channel may read now.
   [[nodiscard]] std::size_t room(const channel_record& c, time_point now) const noexcept;
@@ -425,18 +428,25 @@ class pull {
   void give_back(chunk_index chunk);
 
   /// Drops a source if all chunks are taken, this channel is idle, and that source takes much longer for its
-  /// last reads than this channel's source would. A source that has all chunks is dropped only in favour of
-  /// another source that has all chunks: the last missing chunk may exist only there. When a lane has
-  /// been away, the patience with its reads begins anew: they may have ended meanwhile.
+  /// last reads than this channel's source would, which has all these chunks: they may exist nowhere else.
+  /// When a lane has been away, the patience with its reads begins anew: they may have ended meanwhile.
   void drop_slow_source(const channel_record& idle, const source_record& able, time_point now);
   struct slow_source {
     source_slot slot = 0;
     read_record oldest{};
-    time_point due{};  ///< when its time is over
+    time_point due{};           ///< when its time is over
+    bool is_elsewhere = false;  ///< `able` is known to have what it is reading
   };
-  /// Of the sources that `able` could replace, the one whose time ends first.
+  /// Of the sources that `able` could replace, the one whose time ends first; if there is none, of those that
+  /// it could replace once it has their chunks.
   [[nodiscard]] std::optional<slow_source> find_slow_source(const channel_record& idle,
                                                             const source_record& able) const;
+  /// Of the reads that the last chunks wait for: of a chunk, or of the header that confirms some.
+  [[nodiscard]] static std::optional<read_record> oldest_read(const channel_record& c) noexcept;
+  /// A source that has not all chunks has those that are not confirmed of that one.
+  [[nodiscard]] bool has_reads_of(const source_record& able, source_slot slot) const noexcept;
+  /// When this channel's source is to be asked whether it has what a slow one does not bring.
+  [[nodiscard]] time_point asks_for_slow(const channel_record& c, const source_record& from) const;
 
   [[nodiscard]] duration stall_patience() const noexcept;
 

@@ -128,7 +128,9 @@ TENSORHUB_DECL time_point pull::due(channel_id id) const noexcept {
   if (!c.unconfirmed.empty() && !c.look_pending) return c.oldest_unconfirmed + options_.confirm_after;
   if (missing_.empty()) {
     const auto slow = find_slow_source(c, from);
-    return slow ? slow->due : time_point::never();
+    if (!slow) return time_point::never();
+    if (slow->is_elsewhere) return slow->due;
+    return from.map_pending ? time_point::never() : asks_for_slow(c, from);
   }
   if (from.complete) return c.defers_until;
   return from.map_pending || from.may_have ? time_point::never() : from.next_poll;

@@ -16,23 +16,26 @@ namespace tensorhub::inline TENSORHUB_MODE {
 
 TENSORHUB_DECL pull::window_use pull::use_of(const lane_record& lane) const noexcept {
   window_use out;
-  const auto shares = [this](channel_id id) {
-    const source_record& from = sources_[channels_[id].slot];
-    return from.state == source_state::believed && !from.retiring && !from.facts.far;
+  const auto each_near = [&](auto&& see) {
+    for (const channel_id id : lane.channels) {
+      const source_record& from = sources_[channels_[id].slot];
+      if (from.state == source_state::believed && !from.retiring && !from.facts.far)
+        see(from, channels_[id].reads.size());
+    }
   };
-  for (const channel_id id : lane.channels) {
-    const duration usual = sources_[channels_[id].slot].times.usual;
-    if (usual.count() != 0 && shares(id)) out.quickest = std::min(out.quickest, usual);
-  }
-  std::size_t slow_reads = 0;
-  for (const channel_id id : lane.channels) {
-    if (!shares(id)) continue;
-    if (out.is_slow(sources_[channels_[id].slot]))
-      slow_reads += channels_[id].reads.size();
-    else
-      ++out.sources;
-  }
-  out.reads = lane.in_flight - std::min(slow_reads, most_slow_reads);
+  each_near([&](const source_record& from, std::size_t) {
+    if (from.times.usual.count() != 0) out.quickest = std::min(out.quickest, from.times.usual);
+  });
+  std::size_t sources = 0;
+  each_near([&](const source_record& from, std::size_t) { sources += out.is_slow(from) ? 0 : 1; });
+  sources = std::max<std::size_t>(1, sources);
+  out.share = std::max<std::size_t>(1, options_.window_chunks / sources);
+  out.most = (options_.window_chunks + sources - 1) / sources;
+  out.of_shares = out.reads = lane.in_flight;
+  each_near([&](const source_record& from, std::size_t reads) {
+    if (out.is_slow(from)) out.reads -= reads;
+    out.of_shares -= out.is_slow(from) ? reads : reads - std::min(reads, out.share);
+  });
   return out;
 }
 
@@ -49,15 +52,15 @@ TENSORHUB_DECL std::size_t pull::room(const channel_record& c, time_point now) c
   if (starting_until(c.slot, now) != time_point::never()) return 0;
   const lane_record& lane = lanes_[c.lane];
   const window_use use = use_of(lane);
-  if (use.is_slow(from))
-    return std::min(left(1, c.reads.size()), left(options_.window_chunks + most_slow_reads, lane.in_flight));
-  std::size_t out = left(options_.window_chunks, use.reads);
+  const std::size_t reads = c.reads.size();
+  std::size_t out = left(options_.window_chunks + most_reads_beside, lane.in_flight);
+  if (use.is_slow(from)) return std::min(out, left(1, reads));
+  const std::size_t of_share = std::min(left(options_.window_chunks, use.of_shares), left(use.share, reads));
+  const std::size_t beyond = std::min(left(options_.window_chunks, use.reads), left(use.most, reads));
+  out = std::min(out, std::max(of_share, beyond));
   if (from.times.usual.count() == 0 || from.times.usual > options_.slow_shortest / 4)
-    out = std::min(out, left(options_.cautious_window_chunks, c.reads.size()));
-  if (use.sources <= 1) return out;
-  // Several sources share the window, so that one that becomes slow cannot fill it.
-  const std::size_t share = (options_.window_chunks + use.sources - 1) / use.sources;
-  return std::min(out, left(share, c.reads.size()));
+    out = std::min(out, left(options_.cautious_window_chunks, reads));
+  return out;
 }
 
 TENSORHUB_DECL std::uint64_t pull::on_offer(const source_record& from) const noexcept {
@@ -157,9 +160,10 @@ TENSORHUB_DECL std::uint64_t pull::elsewhere(std::size_t word, const source_reco
 TENSORHUB_DECL void pull::drop_slow_source(const channel_record& idle, const source_record& able,
                                            time_point now) {
   const auto slow = find_slow_source(idle, able);
-  if (!slow || now < slow->due) return;
+  if (!slow || !slow->is_elsewhere || now < slow->due) return;
   lose_source(slow->slot, errc::timed_out,
-              "reading chunk " + std::to_string(slow->oldest.chunk) + " took " +
+              "reading chunk " + std::to_string(slow->oldest.chunk) +
+                  ", or asking whether it is still right, took " +
                   std::to_string((now - slow->oldest.posted).count() / 1'000'000) +
                   " ms, and another source is much faster",
               slow->oldest.chunk);
@@ -171,17 +175,38 @@ TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const cha
   const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.times.usual);
   std::optional<slow_source> out;
   for (const channel_record& slow : channels_) {
-    if (slow.slot == idle.slot || slow.reads.empty() || sources_[slow.slot].state == source_state::lost)
+    if (slow.slot == idle.slot || sources_[slow.slot].state == source_state::lost ||
+        lanes_[slow.lane].is_away)
       continue;
-    if (sources_[slow.slot].complete && !able.complete) continue;
-    const lane_record& reader = lanes_[slow.lane];
-    if (reader.is_away) continue;
-    const read_record& oldest = slow.reads.front();
-    if (!able.complete && (able.map[oldest.chunk / 64] >> (oldest.chunk % 64) & 1) == 0) continue;
-    const time_point due = std::max(oldest.posted, reader.attends_since) + patience;
-    if (!out || due < out->due) out = slow_source{slow.slot, oldest, due};
+    const auto oldest = oldest_read(slow);
+    if (!oldest) continue;
+    const time_point due = std::max(oldest->posted, lanes_[slow.lane].attends_since) + patience;
+    const bool is_elsewhere = able.complete || has_reads_of(able, slow.slot);
+    if (!out || std::pair{!is_elsewhere, due} < std::pair{!out->is_elsewhere, out->due})
+      out = slow_source{slow.slot, *oldest, due, is_elsewhere};
   }
   return out;
+}
+
+TENSORHUB_DECL std::optional<pull::read_record> pull::oldest_read(const channel_record& c) noexcept {
+  if (!c.reads.empty()) return c.reads.front();
+  if (c.look_pending && !c.confirming.empty()) return read_record{c.confirming.front(), c.look_posted};
+  return std::nullopt;
+}
+
+TENSORHUB_DECL time_point pull::asks_for_slow(const channel_record& c, const source_record& from) const {
+  const auto slow = find_slow_source(c, from);
+  if (!slow || slow->is_elsewhere) return time_point::never();
+  return std::max(slow->due, from.next_poll);
+}
+
+TENSORHUB_DECL bool pull::has_reads_of(const source_record& able, source_slot slot) const noexcept {
+  const auto has = [&able](chunk_index chunk) { return (able.map[chunk / 64] >> (chunk % 64) & 1) != 0; };
+  return detail::all_of(channels_, [&](const channel_record& c) {
+    return c.slot != slot ||
+           (detail::all_of(c.reads, [&](const read_record& read) { return has(read.chunk); }) &&
+            detail::all_of(c.confirming, has) && detail::all_of(c.unconfirmed, has));
+  });
 }
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

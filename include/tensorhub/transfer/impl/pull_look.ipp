@@ -117,7 +117,8 @@ TENSORHUB_DECL std::optional<pull_task> pull::look_again(channel_record& c, sour
                                                          bool may_take, time_point now) {
   if (c.look_pending) return std::nullopt;
   const bool may_have_news = !from.complete && !from.map_pending && !from.retiring;
-  const bool polls = may_have_news && !may_take && !missing_.empty() && now >= from.next_poll;
+  const time_point next_poll = missing_.empty() ? asks_for_slow(c, from) : from.next_poll;
+  const bool polls = may_have_news && !may_take && now >= next_poll;
   const bool chases = may_chase(c);
   if (!polls && !chases && !wants_header(c, may_take, now)) return std::nullopt;
   c.look_pending = true;
