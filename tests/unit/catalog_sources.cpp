@@ -805,6 +805,45 @@ TEST_CASE("catalog: readers that only have each other are told that nobody is le
   }
 }
 
+TEST_CASE("catalog: a reader that cannot reach the trainer is told so, not what it heard of another reader") {
+  scene s;
+  s.server.start_shown(s.a);
+  s.server.start_shown(s.b);
+  const auto lose = [&](incarnation reader, incarnation source, const std::string& why) {
+    std::vector<lease_id> lost;
+    s.server.core.for_each_lease([&](const auto& lease) {
+      if (lease.reader == reader && lease.source == source) lost.push_back(lease.id);
+    });
+    messages::update_reply last;
+    for (const lease_id lease : lost) {
+      last = s.server.ask<messages::update_reply>(
+          reader,
+          messages::sources_request{s.server.operation_of(reader), messages::sources_wanted::one_failed,
+                                    lease, errc::source_lost, why});
+    }
+    return last.result;
+  };
+  bool has_left = false;
+  SUBCASE("it has nothing new") {}
+  SUBCASE("it has left") {
+    has_left = true;
+  }
+  messages::status told;
+  for (int again = 0; told.ok() && again < 10; ++again) {
+    for (const incarnation reader : {s.b, s.a}) lose(reader, s.trainer, "cannot connect");
+    told = s.server.stall(s.a).result;
+    if (told.ok() && has_left && again == 2) {
+      lose(s.a, s.trainer, "cannot connect");
+      told = lose(s.a, s.b, "it has left");
+    }
+  }
+  CHECK(told.code == errc::unavailable);
+  CHECK(
+      told.sentence ==
+      "shard 0/1 of version 1 cannot be read from any of the workers that hold it (1): each has failed this "
+      "reader (the last source: cannot connect)");
+}
+
 TEST_CASE("catalog: readers that only have each other are saved by a whole source that comes back") {
   scene s;
   s.server.start_shown(s.a);

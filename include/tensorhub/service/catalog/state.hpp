@@ -244,6 +244,7 @@ struct member_state {
   lease_id lease{};
   std::vector<incarnation> excluded{};  ///< sources that failed this shard in this operation
   std::uint32_t retries = 0;
+  std::string failed_whole{};  ///< why the last source failed that had every chunk; empty: none has
 };
 
 /// The number of a call and the shard that it belongs to alone, or `all_shards`.

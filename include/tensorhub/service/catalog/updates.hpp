@@ -117,7 +117,8 @@ class updates {
     } else if (!find_way_on(*operation, worker, *member, request, found)) {
       return core_.answer(
           worker, sequence,
-          refused(no_source_left(*operation, worker, request.reason, request.detail), operation->counter));
+          refused(no_source_left(*operation, worker, request.reason, last_failure(*member, request)),
+                  operation->counter));
     }
     core_.answer(worker, sequence, update_starts::assigned_to(worker, *operation, std::move(found)));
   }
@@ -433,9 +434,18 @@ class updates {
       const version_number version = lease->second.version;
       if (!refused || refused->version != version) refused = {version, *request.chunk};
     }
+    if (source != nullptr && source->as_source.offered == offer::complete)
+      member.failed_whole = request.detail;
     member.excluded.push_back(failed);
     leases_.end(request.lease, &drain_state::finished);
     return is_barred;
+  }
+
+  /// Of a source that had every chunk, if one has failed: those that did not may lack chunks for that reason.
+  [[nodiscard]] static const std::string& last_failure(const member_state& member,
+                                                       const messages::sources_request& request) noexcept {
+    const bool is_own = request.reason == errc::system_failed;  // it ends the update, with its own reason
+    return is_own || member.failed_whole.empty() ? request.detail : member.failed_whole;
   }
 
   static constexpr std::uint32_t retries_of_one_source = 3;

@@ -291,9 +291,9 @@ class state_digest {
   }
   void fold(const catalog_detail::member_state& member) {
     const auto& [phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, deadline, lease,
-                 excluded, retries] = member;
+                 excluded, retries, failed_whole] = member;
     add(phase, sequence, called, selector, reach_wanted, shows, ahead, keeps, deadline, lease, excluded,
-        retries);
+        retries, failed_whole);
   }
   void fold(const catalog_detail::alone_state& alone) {
     const auto& [until, failure, failed] = alone;
