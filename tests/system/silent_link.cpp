@@ -27,7 +27,7 @@ namespace {
 using tensorhub::detail::unique_socket;
 
 /// Forwards connections to a port of this machine. Those that were made before `fall_silent` stay, and are
-/// forwarded no longer.
+/// forwarded no longer; of those that were made before `lose_requests`, only what the server says.
 class link_to_server {
  public:
   explicit link_to_server(const std::string& server)
@@ -46,6 +46,10 @@ class link_to_server {
     const std::lock_guard lock{mutex_};
     silent_ = std::exchange(forwarded_, {});
   }
+  void lose_requests() {
+    const std::lock_guard lock{mutex_};
+    for (pair& each : forwarded_) each.loses_requests = true;
+  }
   [[nodiscard]] std::size_t count_silent() {
     const std::lock_guard lock{mutex_};
     return silent_.size();
@@ -55,6 +59,7 @@ class link_to_server {
   struct pair {
     unique_socket from;
     unique_socket to;
+    bool loses_requests = false;
   };
   [[nodiscard]] static sockaddr_in loopback(std::uint16_t port) {
     sockaddr_in out{};
@@ -69,7 +74,7 @@ class link_to_server {
       if (::poll(&waiting, 1, 1) == 1) accept_one();
       const std::lock_guard lock{mutex_};
       for (const pair& each : forwarded_) {
-        forward(each.from, each.to);
+        if (!each.loses_requests) forward(each.from, each.to);
         forward(each.to, each.from);
       }
     }
@@ -114,4 +119,40 @@ TEST_CASE("a worker whose only server has fallen silent connects anew before it 
   CHECK(reader.worker.update(exactly(2), 30s).version == 2);
   CHECK(reader.memory.holds(2));
   CHECK(server.statistics().workers_dead == 0);
+}
+
+TEST_CASE(
+    "a worker whose only server has fallen silent again and again connects anew as soon as the first time") {
+  hub::reference_server server{{.catalog = {.worker_timeout = 12s}}};
+  link_to_server link{server.address()};
+  rollout reader{who(link.address(), "rollout-0"), 1000};
+  trainer source{who(server.address(), "trainer-0"), 1000};
+  for (std::uint64_t version = 1; version <= 4; ++version) {
+    source.publish(version);
+    CHECK(reader.worker.update(exactly(version), 30s).version == version);
+    source.worker.unpublish();
+    std::this_thread::sleep_for(5s);  // it is answered
+    link.fall_silent();
+  }
+  source.publish(5);
+  CHECK(reader.worker.update(exactly(5), 30s).version == 5);
+  CHECK(server.statistics().workers_dead == 0);
+}
+
+TEST_CASE(
+    "a worker that is told that it was declared dead joins again although nothing can be sent as before") {
+  hub::reference_server server{{.catalog = {.worker_timeout = 4s}}};
+  link_to_server link{server.address()};
+  trainer source{who(server.address(), "trainer-0"), 1000};
+  tensorhub::worker_options patient = who(link.address(), "rollout-0");
+  patient.server_timeout = 1h;
+  rollout reader{patient, 1000};
+  source.publish(1);
+  CHECK(reader.worker.update().version == 1);
+  link.lose_requests();
+  CHECK(comes_true([&] { return server.statistics().workers_dead == 1; }));
+  REQUIRE(comes_true([&] { return server.statistics().workers_joined == 3; }));
+  source.worker.unpublish();
+  source.publish(2);
+  CHECK(reader.worker.update(exactly(2), 30s).version == 2);
 }

@@ -207,12 +207,27 @@ class control_connection::loop {
         if (decoded.ok()) connects_again_ = time_point::never();  // it is connected
       }
       if (decoded.ok()) {
-        silence_.heard = clock_.now();
+        note_heard(decoded.message);
         deliver(decoded.message);
       } else {
         refuse(decoded);
       }
     }
+  }
+
+  void note_heard(const messages::envelope& message) {
+    const time_point now = clock_.now();
+    if (now - silence_.heard >= first_patience) {
+      silence_.was_left = silence_.heard <= silence_.left_at;
+      silence_.ended_at = now;
+    } else if (now - std::max(silence_.left_at, silence_.ended_at) >= 2 * first_patience) {
+      silence_.patience = first_patience;
+    }
+    silence_.heard = now;
+    // It has to join again, and the kernel may wait long before it sends what the silence has held up.
+    const auto* goodbye = get_if<messages::goodbye_push>(&message.body);
+    if (goodbye != nullptr && goodbye->reason.code == errc::disconnected && !silence_.was_left)
+      silence_.has_cost_worker = now - silence_.ended_at < first_patience;
   }
 
   /// To its recipient, or to every end if the message names none.
@@ -279,16 +294,19 @@ class control_connection::loop {
     } catch (const zmq::error_t&) {  // cannot happen: the same address has worked before
     }
   }
-  /// The only server has been silent. If a link was cut, the kernel tries a connection less and less often,
-  /// and would notice late that it is back. A server that is slow or stopped is not asked more and more.
+  /// The only server has been silent, or was until now. If a link was cut, the kernel tries a connection
+  /// less and less often, and would notice late that it is back. A server that is slow or stopped is not
+  /// asked more and more.
   void leave_silent_connection() {
+    const bool has_cost_worker = std::exchange(silence_.has_cost_worker, false) && addresses_.size() == 1;
     {
       const std::lock_guard lock{mutex_};
-      if (!std::exchange(told_.is_silent, false)) return;
+      if (!std::exchange(told_.is_silent, false) && !has_cost_worker) return;
     }
     const time_point now = clock_.now();
     if (now - silence_.left_at > 2 * most_patience) silence_.patience = first_patience;
-    if (now - std::max(silence_.left_at, silence_.heard) < silence_.patience) return;
+    const time_point begun = has_cost_worker ? silence_.left_at : std::max(silence_.left_at, silence_.heard);
+    if (now - begun < silence_.patience) return;
     silence_.left_at = now;
     silence_.patience = std::min(2 * silence_.patience, most_patience);
     connect_again();
@@ -393,10 +411,14 @@ class control_connection::loop {
     bool has_begun = false;     ///< to connect to `address_`
   } seen_;
   /// A connection was left at `left_at`; the next one is after `patience`. That grows although the server is
-  /// heard again: what takes long to send, such as a layout, must arrive at last.
+  /// heard again: what takes long to send, such as a layout, must arrive at last. It begins anew when the
+  /// server has been heard for a while without a silence of `first_patience`.
   struct {
     time_point heard{};
     time_point left_at{};
+    time_point ended_at{};         ///< the last silence of `first_patience`
+    bool was_left = true;          ///< the connection over which that silence was
+    bool has_cost_worker = false;  ///< the server has said after it that a worker was declared dead
     duration patience = first_patience;
   } silence_;
   time_point due_ = time_point::never();  ///< when an end wants to be stepped
