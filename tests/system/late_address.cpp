@@ -154,6 +154,25 @@ TEST_CASE("a worker with an advertised host listens where its peers can reach it
   CHECK(code_of([&] { listens("tcp://0x7f.1:5570", ""); }) == errc::invalid_argument);
 }
 
+TEST_CASE("a worker knows which of the hosts that its peers are told the library has chosen") {
+  const std::string own = network_address();
+  if (own.empty()) {
+    std::cout << "SKIPPED: system.late_address: this machine has no address but loopback\n";
+    return;
+  }
+  const auto chosen = [&](tcp::options through, const std::string& server) {
+    std::vector<std::string> out;
+    static_cast<void>(tensorhub::reachable(std::move(through), who_here(server, "trainer-0"), out));
+    return out;
+  };
+  const std::string server = "tcp://" + own + ":5570";
+  CHECK(chosen({}, server) == std::vector{own});
+  CHECK(chosen({.listen_host = "0.0.0.0"}, server) == std::vector{own});
+  CHECK(chosen({.listen_host = own}, server).empty());
+  CHECK(chosen({.advertised_host = "10.9.8.7"}, server).empty());
+  CHECK(chosen({}, "tcp://127.0.0.1:5570").empty());
+}
+
 TEST_CASE("the address that readers are told is the one after registration") {
   late_hub::reference_server server;
   member<late_hub::publisher> source{who_here(server.address(), "trainer-0"), 1000};

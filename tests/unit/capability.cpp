@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "catalog_driver.hpp"
+#include "support/archetypes.hpp"
 #include "tensorhub/service/guarding.hpp"
 #include "tensorhub/types/reader_gate.hpp"
 
@@ -192,4 +193,32 @@ TEST_CASE("a renewal is told once to all workers of a process") {
   CHECK(watch.look({1, true, "expired"}).value().text == "expired");
   CHECK_FALSE(watch.look({1, true, "expired"}).has_value());
   CHECK_FALSE(watch.look({2, false, "in use"}).value().failed);
+}
+
+TEST_CASE("that this machine has lost an address that peers were told is told once") {
+  address_watch watch{{"10.0.0.1", "10.0.0.2", "10.0.0.1"}};
+  std::string lost;
+  const auto look = [&](std::int64_t second) {
+    const auto has = [&](const std::string& host) { return host != lost; };
+    return watch.look(time_point{second * 1'000'000'000}, has).value_or("");
+  };
+  CHECK(look(1) == "");
+  lost = "10.0.0.1";
+  CHECK(look(10) == "");  // it is not looked for all the time
+  const std::string line = look(11);
+  CHECK_MESSAGE(line.find("no longer has the address 10.0.0.1") != std::string::npos, line);
+  CHECK(look(30) == "");
+  lost = "10.0.0.2";
+  CHECK(look(50).find("10.0.0.2") != std::string::npos);
+  CHECK(look(70) == "");
+}
+
+TEST_CASE("a transport's log has a line about an address that this machine does not have") {
+  const testing::transport_archetype transport{{}, {1}};
+  const auto lines_of = [&](std::vector<std::string> hosts) {
+    return transport_watch{std::move(hosts)}.look(transport, time_point{1'000'000'000}).size();
+  };
+  CHECK(lines_of({}) == 0);
+  CHECK(lines_of({"127.0.0.1"}) == 0);
+  CHECK(lines_of({"127.0.0.1", "192.0.2.1"}) == 1);  // that one is of no machine (RFC 5737)
 }

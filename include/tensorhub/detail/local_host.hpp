@@ -36,6 +36,9 @@ namespace tensorhub::inline TENSORHUB_MODE::detail {
 /// looked up, for as long as the system's resolver takes.
 [[nodiscard]] std::string own_address_towards(const std::string& host, const std::string& port);
 
+/// An interface of this machine has this numeric address. True also if the system does not tell.
+[[nodiscard]] bool is_own_address(std::string_view host);
+
 /// The host's name, and eight digits of the machine's identity, because names such as "localhost" are not
 /// unique: "node-17/3fa2b81c". Empty: the system does not tell the name.
 [[nodiscard]] std::string machine_name();

@@ -22,6 +22,8 @@
 #include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/local_host.hpp"
+#include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/error.hpp"
 #include "tensorhub/service/log.hpp"
 #include "tensorhub/types/capability.hpp"
@@ -109,9 +111,41 @@ class news_watch {
 using renewal_watch = news_watch<transport_renewal>;
 using shortage_watch = news_watch<transport_shortage>;
 
+/// Of the addresses that the library has chosen for one transport: that this machine has lost one is in one
+/// log line.
+class address_watch {
+ public:
+  explicit address_watch(std::vector<std::string> chosen) : chosen_{std::move(chosen)} {}
+
+  /// Empty: nothing is to be said now; else whoever asked logs it. `has(host)`: this machine has that
+  /// address.
+  template <typename Has>
+  [[nodiscard]] std::optional<std::string> look(time_point now, const Has& has) {
+    const std::lock_guard lock{mutex_};
+    if (chosen_.empty() || now < next_) return std::nullopt;
+    next_ = now + std::chrono::seconds{10};
+    const auto lost = detail::find_if(chosen_, [&](const std::string& each) { return !has(each); });
+    if (lost == chosen_.end()) return std::nullopt;
+    const std::string host = *lost;
+    std::erase(chosen_, host);
+    return "this machine no longer has the address " + host +
+           ", which other workers were told: they cannot read from this process unless it comes back: "
+           "restart "
+           "the process, or construct its workers anew";
+  }
+
+ private:
+  std::mutex mutex_;
+  time_point next_{};                ///< guarded by mutex_, as the next one
+  std::vector<std::string> chosen_;  ///< whose loss was not said
+};
+
 /// Of one transport: all that it says, as lines for a worker's log.
 class transport_watch {
  public:
+  /// `chosen_hosts`: numeric addresses of this machine, which peers are told and the user has not set.
+  explicit transport_watch(std::vector<std::string> chosen_hosts) : addresses_{std::move(chosen_hosts)} {}
+
   /// What no worker of the process has logged yet. The lines name no worker.
   template <transport T>
   [[nodiscard]] std::vector<log_line> look(const T& through, time_point now) {
@@ -135,6 +169,8 @@ class transport_watch {
       if (const auto missing = shortages_.look(through.shortage_told()))
         add(lines, log_level::warning, errc::system_failed, missing->text);
     }
+    if (const auto lost = addresses_.look(now, detail::is_own_address))
+      add(lines, log_level::warning, errc::transport_failed, *lost);
     return lines;
   }
 
@@ -155,6 +191,7 @@ class transport_watch {
   renewal_watch renewals_;
   unused_watch unused_;
   shortage_watch shortages_;
+  address_watch addresses_;
 };
 
 }  // namespace tensorhub::inline TENSORHUB_MODE

@@ -34,6 +34,7 @@
 #include "tensorhub/concepts/telling_transport.hpp"
 #include "tensorhub/concepts/transport.hpp"
 #include "tensorhub/detail/build_mode.hpp"
+#include "tensorhub/detail/local_host.hpp"
 #include "tensorhub/detail/whole_range.hpp"
 #include "tensorhub/memory/host.hpp"
 #include "tensorhub/policy/consistency/group_consistent.hpp"
@@ -66,15 +67,23 @@ class policy_tensors final : public owned_tensors {
 };
 
 /// The same options of a transport, with hosts that other machines can use (`make_reachable`). Those that
-/// have a member `has_hosts()` may say that they need none.
+/// have a member `has_hosts()` may say that they need none. `chosen`: where those are appended that peers are
+/// told, and that the user has not set.
 template <typename Options>
-[[nodiscard]] Options reachable(Options through, const worker_options& options) {
-  visit_options(through, [&options](auto& each) {
+[[nodiscard]] Options reachable(Options through, const worker_options& options,
+                                std::vector<std::string>& chosen) {
+  visit_options(through, [&](auto& each) {
     if constexpr (requires { each.has_hosts(); }) {
       if (!each.has_hosts()) return;
     }
-    if constexpr (requires { each.listen_host.empty() && each.advertised_host.empty(); })
+    if constexpr (requires { each.listen_host.empty() && each.advertised_host.empty(); }) {
+      const auto told = [&each] {
+        return each.advertised_host.empty() ? each.listen_host : each.advertised_host;
+      };
+      const std::string asked = told();
       make_reachable(options, each.listen_host, each.advertised_host);
+      if (told() != asked && detail::is_own_address(told())) chosen.push_back(told());
+    }
   });
   return through;
 }
@@ -86,8 +95,11 @@ class process_transport {
  public:
   using options = typename Transport::options;
 
-  process_transport(options how, incarnation first)
-      : options_{std::move(how)}, through_{options_, first}, capability_key_{guard_by_capability(through_)} {}
+  process_transport(options how, incarnation first, std::vector<std::string> chosen_hosts)
+      : options_{std::move(how)},
+        through_{options_, first},
+        capability_key_{guard_by_capability(through_)},
+        watch_{std::move(chosen_hosts)} {}
 
   [[nodiscard]] Transport& through() noexcept { return through_; }
   /// One for all workers: a capability is of one of them all the same, since its incarnation is in it.
@@ -97,15 +109,17 @@ class process_transport {
   /// The transport of a worker: one of its process if it has equal options.
   [[nodiscard]] static std::shared_ptr<process_transport> of(const worker_options& worker, options how,
                                                              incarnation self, const worker_role& role) {
-    how = in_domain_of(reachable(with_location(std::move(how), without_device(worker.location)), worker),
-                       worker.model);
+    std::vector<std::string> chosen;
+    how = in_domain_of(
+        reachable(with_location(std::move(how), without_device(worker.location)), worker, chosen),
+        worker.model);
     if constexpr (shared_transport<Transport> && std::equality_comparable<options>) {
       return worker.process.template share<process_transport>(
           [&](process_transport& present) { return present.admit(how, self); },
-          [&] { return std::make_shared<process_transport>(how, self); });
+          [&] { return std::make_shared<process_transport>(how, self, std::move(chosen)); });
     } else {
       if (role.added) how = on_any_port(std::move(how));
-      return std::make_shared<process_transport>(std::move(how), self);
+      return std::make_shared<process_transport>(std::move(how), self, std::move(chosen));
     }
   }
 

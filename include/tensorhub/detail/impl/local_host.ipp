@@ -2,7 +2,9 @@
 /// \file local_host.ipp
 /// Definitions of detail/local_host.hpp.
 
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -36,6 +38,22 @@ TENSORHUB_DECL std::string own_address_towards(const std::string& host, const st
       return text;
   }
   return {};
+}
+
+TENSORHUB_DECL bool is_own_address(std::string_view host) {
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) return true;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> addresses{found, &::freeifaddrs};
+  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
+    const int family = at->ifa_addr != nullptr ? at->ifa_addr->sa_family : AF_UNSPEC;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    char text[NI_MAXHOST] = {};
+    if (::getnameinfo(at->ifa_addr, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 &&
+        text == host)
+      return true;
+  }
+  return false;
 }
 
 TENSORHUB_DECL std::string machine_name() {
