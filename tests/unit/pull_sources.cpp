@@ -788,6 +788,30 @@ TEST_CASE("pull: a slow source is not given up for one that lacks its chunk") {
   CHECK(d.take(two, kind::chunk) == 0);
 }
 
+TEST_CASE("pull: nothing is due while the source that is to be asked for a late chunk has to answer first") {
+  driver d{{.window_chunks = 16, .confirm_every = 99, .slow_shortest = 1ms}};
+  holder slow{d.shape, 1};
+  holder other{d.shape, 2};
+  other.begin();
+  other.receive({1, 2, 3, 4, 5, 6, 7, 8});
+  const channel_id one = d.open(slow);
+  const channel_id two = d.open(other, 1);
+  d.look(two, other);
+  REQUIRE(d.take(one, kind::chunk) == 0);
+  std::vector<chunk_index> taken;
+  for (int i = 0; i < 8; ++i) taken.push_back(d.take(two, kind::chunk));
+  d.pass(10us);
+  for (const chunk_index each : taken) d.arrive(two, each);
+  const auto look = d.core.next(two, d.now);  // confirms them
+  REQUIRE(look.has_value());
+  d.pass(1s);
+  CHECK(d.core.due(two) == time_point::never());
+  d.perform(two, other, *look);
+  CHECK(d.core.due(two) < d.now + 10ms);
+  d.pass(10ms);
+  d.look(two, other);
+}
+
 TEST_CASE("pull: a slow source is not given up for one that lacks some of its chunks") {
   driver d{{.window_chunks = 16, .slow_shortest = 1ms}};
   holder slow{d.shape, 1};

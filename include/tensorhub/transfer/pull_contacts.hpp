@@ -37,8 +37,8 @@ struct contact_options {
   duration next_connect_timeout = std::chrono::milliseconds{500};
   /// Time-out of the first attempt to reach a source; each further attempt takes twice as long.
   duration first_try = std::chrono::milliseconds{200};
-  /// The same if there is no other source yet: one may come meanwhile, and the update may be cancelled.
-  duration first_try_alone = std::chrono::seconds{1};
+  /// The same if there is no other source yet: one may come meanwhile. The next attempt has the rest.
+  duration first_try_alone = std::chrono::seconds{2};
   duration shortest_try = std::chrono::milliseconds{20};
 };
 

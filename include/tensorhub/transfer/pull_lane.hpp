@@ -40,7 +40,7 @@ class pull_lane : public lane_thread {
   pull_lane& operator=(const pull_lane&) = delete;
 
   static constexpr std::size_t most_looks = limits::sources;
-  /// Scratch memory: one whole control block, followed by the looks.
+  /// Scratch memory: up to four whole control blocks, followed by the looks.
   [[nodiscard]] static std::size_t scratch_words(const pull_driver& driver);
 
  protected:

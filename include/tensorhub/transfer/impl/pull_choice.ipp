@@ -24,7 +24,8 @@ TENSORHUB_DECL pull::window_use pull::use_of(const lane_record& lane) const noex
     }
   };
   each_near([&](const source_record& from, std::size_t) {
-    if (from.times.usual.count() != 0) out.quickest = std::min(out.quickest, from.times.usual);
+    if (from.may_have && from.times.usual.count() != 0)
+      out.quickest = std::min(out.quickest, from.times.usual);
   });
   std::size_t sources = 0;
   each_near([&](const source_record& from, std::size_t) { sources += out.is_slow(from) ? 0 : 1; });
@@ -171,7 +172,8 @@ TENSORHUB_DECL void pull::drop_slow_source(const channel_record& idle, const sou
 
 TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const channel_record& idle,
                                                                        const source_record& able) const {
-  if (!missing_.empty() || !idle.reads.empty() || able.times.usual.count() == 0 || able.retiring) return {};
+  if (!missing_.empty() || able.times.usual.count() == 0 || able.retiring) return {};
+  if (!idle.reads.empty() || idle.look_pending) return {};  // its source may be the silent one
   const duration patience = std::max(options_.slow_shortest, options_.slow_factor * able.times.usual);
   std::optional<slow_source> out;
   for (const channel_record& slow : channels_) {
@@ -190,7 +192,9 @@ TENSORHUB_DECL std::optional<pull::slow_source> pull::find_slow_source(const cha
 
 TENSORHUB_DECL std::optional<pull::read_record> pull::oldest_read(const channel_record& c) noexcept {
   if (!c.reads.empty()) return c.reads.front();
-  if (c.look_pending && !c.confirming.empty()) return read_record{c.confirming.front(), c.look_posted};
+  if (!c.look_pending) return std::nullopt;
+  if (!c.confirming.empty()) return read_record{c.confirming.front(), c.look_posted};
+  if (!c.unconfirmed.empty()) return read_record{c.unconfirmed.front(), c.look_posted};
   return std::nullopt;
 }
 

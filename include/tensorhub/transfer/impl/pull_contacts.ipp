@@ -27,9 +27,11 @@ TENSORHUB_DECL std::optional<pull_contacts::attempt> pull_contacts::next(lane_id
   if (!out.explores) return out;
   source.met = contact::trying;
   if (transfer_->facts(*slot).far) return out;
-  const duration first = has_others(*slot) ? options_.first_try : options_.first_try_alone;
-  out.patience =
-      std::clamp<duration>(out.patience - source.tried, options_.shortest_try, first + source.tried);
+  const duration left = std::max(out.patience - source.tried, options_.shortest_try);
+  if (has_others(*slot))
+    out.patience = std::min(left, options_.first_try + source.tried);
+  else
+    out.patience = source.tried == duration{} ? std::min(left, options_.first_try_alone) : left;
   return out;
 }
 
