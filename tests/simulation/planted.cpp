@@ -644,7 +644,7 @@ TEST_CASE("planted: a server that gives more than it promises") {
 
 TEST_CASE("planted: a server that takes overwritten memory for intact") {
   check_caught("a failed update is taken for harmless", first_violation_of<server_that_forgets_overwriting>(),
-               rule::bytes_of_version);
+               rule::beliefs);
 }
 
 TEST_CASE("planted: an update given up while its group finishes says that nothing was overwritten") {
