@@ -123,18 +123,19 @@ class address_watch {
   [[nodiscard]] std::optional<std::string> look(time_point now, const Has& has) {
     const std::lock_guard lock{mutex_};
     if (chosen_.empty() || now < next_) return std::nullopt;
-    next_ = now + std::chrono::seconds{10};
+    next_ = now + looks_every;
     const auto lost = detail::find_if(chosen_, [&](const std::string& each) { return !has(each); });
     if (lost == chosen_.end()) return std::nullopt;
     const std::string host = *lost;
     std::erase(chosen_, host);
     return "this machine no longer has the address " + host +
            ", which other workers were told: they cannot read from this process unless it comes back: "
-           "restart "
-           "the process, or construct its workers anew";
+           "restart the process, or construct its workers anew";
   }
 
  private:
+  static constexpr duration looks_every = std::chrono::seconds{10};
+
   std::mutex mutex_;
   time_point next_{};                ///< guarded by mutex_, as the next one
   std::vector<std::string> chosen_;  ///< whose loss was not said
